@@ -55,6 +55,13 @@ class Settings:
     condition_url: URL | None = field(
         default=None, metadata={"read": lambda value: postgres_url(str(value))}
     )
+    #: DSN of a replica of the database, from which lists, the timeline and metrics are read; none:
+    #: `pgbeat_url`.
+    read_url: URL | None = field(
+        default=None, metadata={"read": lambda value: postgres_url(str(value))}
+    )
+    #: How far the replica may be behind before the primary is read instead.
+    read_lag: float = _setting(10.0, readers.number(0.1, highest=86_400))
     #: Conditions evaluated at the same time, at most.
     condition_threads: int = _setting(8, readers.number(1, highest=256, whole=True))
     #: Failed decisions in a row after which a new schedule of the app's code is disabled.

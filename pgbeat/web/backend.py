@@ -21,6 +21,8 @@ from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import CannotPublish, InvalidJob
 from pgbeat.jobs.checks import permissions
+from pgbeat.monitoring import beats
+from pgbeat.monitoring.replica import Replica
 from pgbeat.web.issuer import Issuer
 from pgbeat.web.rates import Rates
 from pgbeat.web.recent import Recent
@@ -77,16 +79,18 @@ class WebBackend:
         self.rates = Rates(self.settings.web_user_rate)
         #: The host application's function that identifies users.
         self.authenticate = authenticate
-        self._engine = connections.engine(
-            self.settings.url,
-            "pgbeat web",
-            poolclass=QueuePool,
-            pool_size=_POOL,
-            max_overflow=_OVERFLOW,
-            pool_timeout=_POOL_WAIT,
-        )
+        pool: dict[str, Any] = {
+            "poolclass": QueuePool,
+            "pool_size": _POOL,
+            "max_overflow": _OVERFLOW,
+            "pool_timeout": _POOL_WAIT,
+        }
+        self._engine = connections.engine(self.settings.url, "pgbeat web", **pool)
+        #: Where lists are read.
+        self.replica = Replica(self.settings.read_url, self.settings.read_lag, "pgbeat web", **pool)
         # An app that this one is mounted into doesn't run its lifespan.
         weakref.finalize(self, self._engine.dispose)
+        weakref.finalize(self, self.replica.dispose)
 
     @property
     def timezone(self) -> str:
@@ -105,10 +109,26 @@ class WebBackend:
         """Opens a connection in autocommit mode."""
         with self._engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")
-            if _LIMITED not in connection.info:
-                connections.configure(connection, _LIMITS)
-                connection.info[_LIMITED] = True
+            _limit(connection)
             yield connection
+
+    @contextmanager
+    def listing(self) -> Iterator[Connection]:
+        """Opens a transaction for rows that may be a moment old: the replica's, if there is one."""
+        with self.replica.session(self.session) as connection:
+            _limit(connection)
+            with connections.transaction(connection):
+                yield connection
+
+    def beats(self) -> beats.Status:
+        """Returns the state of the beats, of whose sessions only the primary knows.
+
+        Its troubles have the replica's, too.
+        """
+        with self.transaction() as connection:
+            status = beats.status(connection, self.settings)
+        trouble = self.replica.trouble
+        return status._replace(troubles=status.troubles + ([trouble] if trouble else []))
 
     @contextmanager
     def work(self, actor: Actor) -> Iterator[UnitOfWork]:
@@ -141,6 +161,13 @@ class WebBackend:
     def dispose(self) -> None:
         """Closes the connections."""
         self._engine.dispose()
+        self.replica.dispose()
+
+
+def _limit(connection: Connection) -> None:
+    if _LIMITED not in connection.info:
+        connections.configure(connection, _LIMITS)
+        connection.info[_LIMITED] = True
 
 
 def root(request: Request) -> str:

@@ -1,11 +1,14 @@
 """A caller's request, as endpoints and pages take it."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
+from sqlalchemy import Connection
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.monitoring import replica
 from pgbeat.web.backend import TheBackend, WebBackend
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller, TheScraper, TheViewer
 
@@ -18,6 +21,13 @@ class WebCall:
         self.namespace = backend.namespace
         #: Masks the rows that are shown.
         self.redactor = backend.redactor(caller)
+
+    @contextmanager
+    def listing(self) -> Iterator[Connection]:
+        """Opens the transaction in which a list is read, and notes its lag for the response."""
+        with self.backend.listing() as connection:
+            self.request.state.read_lag = replica.behind(connection)
+            yield connection
 
     def work(self) -> AbstractContextManager[UnitOfWork]:
         """Opens a unit of work for several changes."""

@@ -24,6 +24,8 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+#: Tells how many seconds a replica was behind that a list was read from.
+_LAG = "Pgbeat-Read-Lag"
 #: Files that browsers may cache.
 _STATIC = "/static/"
 _TOO_LARGE = (
@@ -68,6 +70,8 @@ class Guards:
                     if name == "Cache-Control" and path.startswith(_STATIC):
                         continue
                     headers.setdefault(name, value)
+                if (lag := scope.get("state", {}).get("read_lag")) is not None:
+                    headers[_LAG] = f"{lag:.3f}"
                 if message["status"] == 503:
                     headers.setdefault("Retry-After", _RETRY_AFTER)
             elif is_head:  # ends streams too

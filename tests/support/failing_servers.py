@@ -8,11 +8,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 
 from pgbeat.testing.databases import TemporaryServer
 from tests.support.processes import until
+from tests.support.tcp_proxy import Proxy
 
 
 @contextmanager
@@ -120,6 +122,26 @@ def promoted_copy(primary: TemporaryServer) -> TemporaryServer:
     copy.start()
     promote(copy)
     return copy
+
+
+@contextmanager
+def standby(primary: TemporaryServer) -> Iterator[tuple[TemporaryServer, Proxy]]:
+    """Starts a standby that streams from a server, by a network that can be cut.
+
+    The primary is restarted meanwhile.
+    """
+    copy, data = cold_copy(primary, "standby.signal")
+    network = Proxy(primary.dsn)
+    port = urlsplit(network.dsn).port
+    with (data / "postgresql.auto.conf").open("a") as settings:
+        settings.write(f"primary_conninfo = 'host=127.0.0.1 port={port} user=postgres'\n")
+    primary.start()
+    copy.start()
+    try:
+        yield copy, network
+    finally:
+        copy.remove()
+        network.close()
 
 
 def cold_copy(server: TemporaryServer, signal_file: str) -> tuple[TemporaryServer, Path]:

@@ -52,7 +52,7 @@ def list_command(
     target: Target, state: str | None, created_by: str | None, limit: int, actor: Actor
 ) -> None:
     """List groups, the newest first."""
-    with target.reading() as (connection, now):
+    with target.listing() as (connection, now):
         rows = groups.listing(
             connection, target.namespace, state=state, created_by=created_by, limit=limit
         )

@@ -81,7 +81,7 @@ def list_command(
     asked = parse(" ".join(query))
     filters["is_system_job"] = filters.pop("system") or None
     filters["late"] = filters["late"] or None
-    with target.reading() as (connection, now):
+    with target.listing() as (connection, now):
         if filters["group_id"] is not None:
             group = find_group(connection, target, actor, filters["group_id"])
             filters["group_id"] = str(group.id)
@@ -151,7 +151,7 @@ def stats_command(target: Target, job_id: str | None, schedule: str | None, acto
     if job_id is not None and schedule is not None:
         raise click.UsageError("ID and --schedule exclude each other")
     namespace = target.namespace
-    with target.reading() as (connection, now):
+    with target.listing() as (connection, now):
         overview = None
         if job_id is not None:
             job = find(connection, target, actor, job_id)

@@ -37,7 +37,7 @@ def audit_command(target: Target, /, actor: str | None, **filters: Any) -> None:
     """Show who changed what, by API, console or command line; the newest first."""
     if actor is not None and ":" not in actor:
         actor = f"user:{actor}"
-    with target.transaction() as connection:
+    with target.listing() as (connection, _):
         filters["subject"] = _subject(connection, target, filters["kind"], filters["subject"])
         rows = audit.listing(connection, namespace=target.namespace, actor=actor, **filters)
     printing.show_listing(

@@ -33,7 +33,7 @@ def errors_command(target: Target, /, actor: Actor, **options: Any) -> None:
     each value.
     """
     redactor = target.redactor(actor)
-    with target.transaction(dry_run=True) as connection:
+    with target.listing() as (connection, _):
         result = errors(connection, target.namespace, mask=redactor.error, **options)
     if printing.is_json():
         printing.echo_json(result)

@@ -35,7 +35,7 @@ def load_command(target: Target, **options: Any) -> None:
     All jobs, or those of a task, a lane or a queue. The leading beat counts a minute when it is
     over.
     """
-    with target.transaction(dry_run=True) as connection:
+    with target.listing() as (connection, _):
         result = load(connection, target.namespace, **options)
     what = f"{result.kind} {result.name}" if result.name else "all jobs"
     printing.show_facts(
@@ -94,7 +94,7 @@ def tasks_command(target: Target, search: str, limit: int) -> None:
     It also says how many ran untracked. With SEARCH, only tasks with that in their name. The
     leading beat counts jobs a minute after they ended.
     """
-    with target.transaction() as connection:
+    with target.listing() as (connection, _):
         usage = tasks.listing(connection, target.namespace, search=search, limit=limit)
     printing.show_listing(
         usage.rows,

@@ -21,5 +21,5 @@ def metrics_command(target: Target) -> None:
     settings, app = target.settings, target.app
     has_broker = own_tables.are_expected(settings.url, None if app is None else app.conf)
     with target.session() as connection:
-        text, _ = prometheus.render(connection, settings, has_broker)
+        text, _ = prometheus.render(connection, settings, has_broker, target.replica)
     click.echo(text.decode(), nl=False)

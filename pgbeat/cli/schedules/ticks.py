@@ -65,7 +65,7 @@ def history_command(target: Target, name: str, limit: int, results: bool) -> Non
     Jobs stay pending if workers don't track them (pgbeat_track is off); --results asks the result
     backend instead.
     """
-    with target.reading() as (connection, now):
+    with target.listing() as (connection, now):
         row = schedules.get(connection, name, namespace=target.namespace)
         entries = ticks.history(connection, row.id, limit=limit)
         stats = ticks.stats(connection, row.id)

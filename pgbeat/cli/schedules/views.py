@@ -38,7 +38,7 @@ def list_command(
     target: Target, enabled: bool | None, labels: dict[str, str] | None, sort: str
 ) -> None:
     """List the schedules: when they are due, their state, and the health of their jobs."""
-    with target.reading() as (connection, now):
+    with target.listing() as (connection, now):
         rows = schedules.listing(
             connection, enabled=enabled, labels=labels, namespace=target.namespace
         )

@@ -6,6 +6,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +32,8 @@ from pgbeat.integrations.django import follow_apps
 from pgbeat.jobs.messages import queue_routes
 from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.searching import search
+from pgbeat.monitoring import replica
+from pgbeat.monitoring.replica import Replica
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable
 
@@ -144,7 +147,10 @@ class Target:
                 )
             return Settings.load(conf)
         environ = dict(os.environ) | ({"PGBEAT_URL": self._url} if self._url else {})
-        return Settings.load(self.app.conf if self.app is not None else {}, environ)
+        settings = Settings.load(self.app.conf if self.app is not None else {}, environ)
+        # The replica is another database's, if the user names one.
+        is_named = self._url not in (None, os.environ.get("PGBEAT_URL"))
+        return replace(settings, read_url=None) if is_named else settings
 
     @property
     def namespace(self) -> str:
@@ -232,6 +238,21 @@ class Target:
         """Opens a transaction that changes nothing; yields its connection and its time."""
         with self.transaction(dry_run=True) as connection:
             yield connection, connections.now(connection)
+
+    @cached_property
+    def replica(self) -> Replica:
+        """The replica, or else the primary."""
+        return Replica(self.settings.read_url, self.settings.read_lag, "pgbeat cli")
+
+    @contextmanager
+    def listing(self) -> Iterator[tuple[Connection, datetime]]:
+        """Opens a transaction for rows that may be a moment old: the replica's, if there is one."""
+        with self.replica.session(self.session) as connection:
+            with connections.transaction(connection):
+                connections.configure_transaction(connection, _LIMITS)
+                yield connection, connections.now(connection)
+            if (lag := replica.behind(connection) or 0) >= 1:
+                printing.note(f"this was read from a replica that is {lag:.0f} s behind")
 
     @contextmanager
     def session(self) -> Iterator[Connection]:

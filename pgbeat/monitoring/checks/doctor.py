@@ -51,6 +51,8 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
             if schema.result != "fail":
                 yield from _contents(connection)
                 yield _fence(connection)
+                if settings.read_url is not None:
+                    yield server_checks.replica(connection, settings)
                 yield _apps(connection, settings, app)
                 yield from _beat(connection, settings)
                 if check := open_transactions.check(connection):

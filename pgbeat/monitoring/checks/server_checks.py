@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sqlalchemy import Connection, Engine, text
@@ -10,8 +11,9 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.access import roles
 from pgbeat.access.roles import Profile
 from pgbeat.config import Settings, direct_url, place
-from pgbeat.database import connections, poolers, sql
+from pgbeat.database import connections, fence, poolers, sql
 from pgbeat.errors import ConfigError
+from pgbeat.monitoring.replica import Replica, behind
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -73,6 +75,21 @@ def pooler(
         "Beat needs session locks and LISTEN: point pgbeat_url at the server itself, or at a pool "
         "in session mode, or set the transport option direct_url.",
     )
+
+
+def replica(connection: Connection, settings: Settings) -> Check:
+    """Looks how far behind the replica is, and whether it is this server's."""
+    server = Replica(settings.read_url, settings.read_lag, "pgbeat doctor")
+    with server.session(lambda: nullcontext(connection)) as read:
+        lag = behind(read)
+        is_ours = fence.read(connection).system == fence.read(read).system
+    detail = f"database {place(settings.read_url or settings.url)}"
+    if not is_ours:
+        advice = "Put pgbeat_read_url right: it must lead to a standby."
+        return Check("replica", "fail", f"{detail}, which is no standby of this server", advice)
+    if lag is None:
+        return Check("replica", "warn", f"{detail}: {server.trouble}", "Lists work all the same.")
+    return Check("replica", "ok", f"{detail}, {lag:.1f} s behind")
 
 
 def clock(connection: Connection) -> Check:

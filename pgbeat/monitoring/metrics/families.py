@@ -30,6 +30,9 @@ class Family(NamedTuple):
 FAMILIES = {
     "pgbeat_info": Family("gauge", "The version of pgbeat", ("version", "namespace")),
     "pgbeat_scrape_duration_seconds": Family("gauge", "How long the scrape took"),
+    "pgbeat_read_lag_seconds": Family(
+        "gauge", "How far the replica of pgbeat_read_url is behind; +Inf if it can't be read"
+    ),
     "pgbeat_leader": Family("gauge", "1 while a beat leads"),
     "pgbeat_standbys": Family("gauge", "Beats that wait to take over"),
     "pgbeat_take_overs": Family("counter", "How often a beat became the leader"),

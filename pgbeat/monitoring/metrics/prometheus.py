@@ -5,6 +5,7 @@ So any process can show them, and it makes no difference which one is scraped.
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
@@ -19,6 +20,7 @@ from pgbeat.monitoring import beats, schedule_health
 from pgbeat.monitoring.metrics import counters, gauges
 from pgbeat.monitoring.metrics.counters import CounterValue
 from pgbeat.monitoring.metrics.families import family, histogram, single
+from pgbeat.monitoring.replica import Replica
 from pgbeat.version import __version__
 
 
@@ -30,6 +32,7 @@ class DatabaseCollector(Collector):
         self._engine = connections.engine(
             settings.url, "pgbeat metrics", isolation_level="AUTOCOMMIT"
         )
+        self._replica = Replica(settings.read_url, settings.read_lag, "pgbeat metrics")
 
     def describe(self) -> Iterable[Metric]:
         """Returns nothing, so that registering it needs no database."""
@@ -39,7 +42,10 @@ class DatabaseCollector(Collector):
         """Returns all metrics."""
         with self._engine.connect() as connection:
             connections.configure(connection, {"jit": "off"})
-            return _read(connection, self._settings, self._has_broker)
+            return _read(connection, self._settings, self._has_broker, self._replica)
+
+
+_NONE = Replica(None, 0, "")
 
 
 class _Families(Collector):
@@ -51,42 +57,49 @@ class _Families(Collector):
 
 
 def render(
-    connection: Connection, settings: Settings, has_broker: bool = False
+    connection: Connection,
+    settings: Settings,
+    has_broker: bool = False,
+    replica: Replica | None = None,
 ) -> tuple[bytes, str]:
     """Returns the answer to a scrape, and its content type.
 
     It brings the counters up to date, which writes a little; the connection must be in autocommit
-    mode. Queues are included if the database `has_broker`.
+    mode. Queues are included if the database `has_broker`. Rows are read from the replica.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(_read(connection, settings, has_broker)))
+    registry.register(_Families(_read(connection, settings, has_broker, replica or _NONE)))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-def _read(connection: Connection, settings: Settings, has_broker: bool) -> list[Metric]:
+def _read(
+    connection: Connection, settings: Settings, has_broker: bool, replica: Replica
+) -> list[Metric]:
     """Reads all metrics in transactions, where a pooler's sessions have its settings, too."""
     began = time.perf_counter()
     with connections.transaction(connection):
         counters.count_up(connection)
-    with connections.transaction(connection):
-        return list(_families(connection, settings, has_broker, began))
+    with connections.transaction(connection):  # a replica knows no sessions
+        metrics = [*_beats(connection, settings)]
+        metrics.append(single("pgbeat_workers", workers.living(connection)))
+        if has_broker and own_tables.exist(connection):
+            metrics += _queues(connection)
+    with replica.session(lambda: nullcontext(connection)) as rows, connections.transaction(rows):
+        metrics += _families(rows, settings.namespace)
+    if replica.lag is not None:
+        metrics.append(single("pgbeat_read_lag_seconds", replica.lag))
+    metrics.append(single("pgbeat_scrape_duration_seconds", time.perf_counter() - began))
+    return metrics
 
 
-def _families(
-    connection: Connection, settings: Settings, has_broker: bool, began: float
-) -> Iterator[Metric]:
-    namespace = settings.namespace
+def _families(connection: Connection, namespace: str) -> Iterator[Metric]:
     yield family("pgbeat_info", {(__version__, namespace): 1})
-    yield from _beats(connection, settings)
     yield from _schedules(connection, namespace)
     sums = counters.read(connection, namespace)
     yield from _ticks(sums)
     yield from _jobs(connection, namespace, sums)
     yield from _lanes(connection, namespace)
     yield from _webhooks(connection, namespace)
-    if has_broker and own_tables.exist(connection):
-        yield from _queues(connection)
-    yield single("pgbeat_scrape_duration_seconds", time.perf_counter() - began)
 
 
 def _beats(connection: Connection, settings: Settings) -> Iterator[Metric]:
@@ -130,7 +143,6 @@ def _jobs(connection: Connection, namespace: str, sums: Sequence[CounterValue]) 
     yield histogram("pgbeat_execution_duration_seconds", counters.DURATION, took)
     late = {("start",): 0.0, ("end",): 0.0}
     yield family("pgbeat_jobs_late", late | {(row.kind,): row.value for row in _of(sums, "late")})
-    yield single("pgbeat_workers", workers.living(connection))
     released = _of(counters.read(connection, ""), "stale_claims_released")
     yield family("pgbeat_stale_claims_released", {(): sum(row.value for row in released)})
 

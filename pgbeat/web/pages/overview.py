@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from pgbeat.config import spelling
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.filters import Filter
-from pgbeat.monitoring import beats
+from pgbeat.monitoring import replica
 from pgbeat.monitoring.rollups import tasks as task_usage
 from pgbeat.monitoring.timeline import SPANS, USUAL
 from pgbeat.schedules import model as schedules
@@ -38,9 +38,12 @@ def overview_page(visit: ViewerVisit, span: str = USUAL, search: str = "") -> Re
 
 def _body(visit: Visit, span: str, search: str) -> Markup:
     """Renders what changes. It says nothing about the caller, but for what is masked."""
-    with visit.reading() as connection:
+    with visit.listing() as connection:
         timeline = read_timeline(connection, visit, span, search or None)
         lists = {} if search else _lists(connection, visit)
+        behind = replica.behind(connection)
+    if lists:
+        lists["troubles"] = visit.backend.beats().troubles
     spans = [(name, path("overview", span=name, search=search)) for name in SPANS]
     return visit.fragment(
         "overview_body.html",
@@ -50,6 +53,7 @@ def _body(visit: Visit, span: str, search: str) -> Markup:
         most=summaries.MOST,
         wrong=[row for row in timeline.rows if row.health.severity == "fail"],
         lists=lists,
+        behind=behind,
     )
 
 
@@ -58,13 +62,11 @@ def _lists(connection: Connection, visit: Visit) -> dict[str, Any]:
     which = Filter(visit.namespace, state="running")
     running = visit.redactor.rows(jobs.listing(connection, which, limit=_LISTED))
     summary = summaries.summary(connection, visit.namespace, visit.redactor.error)
-    status = beats.status(connection, visit.backend.settings)
     return {
         "running": running,
         "progress": progress_of_jobs(connection, running, visit.redactor),
         "summary": summary,
         "next": schedules.next_due(connection, namespace=visit.namespace, limit=_LISTED),
-        "troubles": status.troubles,
         "untracked": task_usage.untracked(connection, visit.namespace),
         "setting": spelling(visit.backend.celery, "track"),
     }

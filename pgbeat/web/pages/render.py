@@ -135,6 +135,17 @@ class Visit(WebCall):
     ids: Sequence[str] = ()
 
     @contextmanager
+    def listing(self) -> Iterator[Connection]:
+        """Opens the transaction in which a list is read: the primary's right after a change."""
+        if self.request.method == "POST" or _MESSAGE in self.request.cookies:
+            with self.reading() as connection:
+                yield connection
+            return
+        with super().listing() as connection:
+            self.now = connections.now(connection)
+            yield connection
+
+    @contextmanager
     def reading(self) -> Iterator[Connection]:
         """Opens the transaction in which the rows of the page are read."""
         with self.backend.transaction() as connection:

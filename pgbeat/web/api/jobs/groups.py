@@ -116,7 +116,7 @@ def list_groups(
         "created_by": permissions.visible_owner(call.caller, created_by, "groups"),
     }
     before = read(after, moment, UUID)
-    with call.backend.transaction() as connection:
+    with call.listing() as connection:
         rows = groups.listing(connection, call.namespace, before=before, limit=limit + 1, **wanted)
         page, following = split(rows, limit, "created_at", "id")
         known = groups.progress(connection, [row.id for row in page])

@@ -121,7 +121,7 @@ def list_jobs(
         "late": late,
         "labels": parse_labels(label or ()) or None,
     }
-    with call.backend.transaction() as connection:
+    with call.listing() as connection:
         which = queried(connection, call, q or "", schedule, fields)
         return _page(connection, which, limit, after, call.redactor)
 

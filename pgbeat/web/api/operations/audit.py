@@ -51,7 +51,7 @@ def list_changes(
     """
     wanted = {"kind": kind, "subject": subject, "actor": actor, "verb": verb}
     before = read_one(after, number)
-    with call.backend.transaction() as connection:
+    with call.listing() as connection:
         rows = audit.listing(
             connection, namespace=call.namespace, before=before, limit=limit + 1, **wanted
         )

@@ -63,7 +63,7 @@ def get_errors(
     whose errors are masked from the caller, those are one that look the same then.
     """
     mask = call.redactor.error
-    with call.backend.transaction() as connection:
+    with call.listing() as connection:
         errors = domain.errors(
             connection, call.namespace, task=task, since=since, limit=limit, mask=mask
         )

@@ -29,7 +29,7 @@ def find(
     ] = "",
 ) -> list[FoundThing]:
     """Returns up to six of each kind, the closest first: for users, only their own jobs."""
-    with call.backend.transaction() as connection:
+    with call.listing() as connection:
         hits = finder.find(
             connection, call.namespace, call.caller, text, tasks=call.backend.celery.tasks
         )

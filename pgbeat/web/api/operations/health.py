@@ -86,8 +86,7 @@ class NotReady(ProblemDocument):
 @router.get("/scheduler/status", tags=["scheduler"], summary="Get the beats and their lag")
 def scheduler_status(call: ViewerCall) -> BeatStatus:
     """Says which beat leads, which stand by, and how long the due schedules have waited."""
-    with call.backend.transaction() as connection:
-        status = beats.status(connection, call.backend.settings)
+    status = call.backend.beats()
     return BeatStatus(
         leader=None if status.leader is None else _beat(status.leader),
         standbys=[_beat(beat) for beat in status.standbys],
@@ -112,10 +111,10 @@ def _beat(beat: beats.Beat) -> BeatSession:
 @router.get("/scheduler/metrics", tags=["scheduler"], summary="Get statistics of all jobs")
 def scheduler_metrics(call: TheCall) -> SchedulerMetrics:
     """Counts the jobs by state, and summarizes the newest executions."""
-    with call.backend.transaction() as connection:
+    with call.listing() as connection:
         now = connections.now(connection)
         figures = statistics.of_all(connection, call.namespace)
-        leader = beats.status(connection, call.backend.settings).leader
+    leader = call.backend.beats().leader
     return SchedulerMetrics(
         jobs=figures.jobs,
         executions=ExecutionFigures.model_validate(views.figures(figures.runs)),
@@ -196,5 +195,7 @@ def prometheus_metrics(call: ScraperCall) -> Response:
     """Returns all metrics in Prometheus' text format, which name schedules, queues and lanes."""
     with call.backend.session() as connection:
         has_broker = own_tables.are_expected(call.backend.settings.url, call.backend.celery.conf)
-        body, kind = prometheus.render(connection, call.backend.settings, has_broker)
+        body, kind = prometheus.render(
+            connection, call.backend.settings, has_broker, call.backend.replica
+        )
     return Response(body, headers={"Content-Type": kind})

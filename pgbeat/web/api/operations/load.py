@@ -58,7 +58,7 @@ def get_load(
     A minute is counted when it is over, and once more 15 minutes later, for good. Minutes are kept
     for a day, hours for 92 days: further back than a day, a step is a whole number of hours.
     """
-    with call.backend.transaction() as connection:
+    with call.listing() as connection:
         load = loads.load(
             connection, call.namespace, task=task, lane=lane, queue=queue, since=since, step=step
         )

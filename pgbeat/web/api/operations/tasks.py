@@ -37,7 +37,7 @@ def list_tasks(
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> TaskList:
     """Lists the tasks that ran in the last 24 hours, as jobs or untracked (`pgbeat_track`)."""
-    with call.backend.transaction() as connection:
+    with call.listing() as connection:
         page = tasks.listing(connection, call.namespace, search=search, limit=limit)
     return TaskList(
         tasks=[FoundTaskUsage.model_validate(row) for row in page.rows],

@@ -201,7 +201,7 @@ def schedule_history(
 ) -> TickHistory:
     """Lists a schedule's ticks, the newest first, with counts of all that are kept."""
     before = read(after, moment, number)
-    with call.backend.transaction() as connection:
+    with call.listing() as connection:
         row = schedules.get(connection, name, namespace=call.namespace)
         entries = ticks.history(connection, row.id, before=before, limit=limit + 1)
         counts = ticks.stats(connection, row.id)

@@ -94,7 +94,7 @@ def list_schedules(
     if by_health and any(more.values()):
         message = "sort=health goes neither with state and label nor with after"
         raise InvalidInput.of("sort", "conflict", message)
-    with call.backend.transaction() as connection:
+    with call.listing() as connection:
         page = listed(call, connection, search, limit, by_health=by_health, **more)
     shown = [_found(row, page.healths[row.id]) for row in page.rows]
     return models.SchedulePage(schedules=shown, next=page.next)

@@ -71,7 +71,7 @@ def get_timeline(
 
     Of each schedule, the newest 300 executions and ticks are read, and 60 due times to come.
     """
-    with call.backend.transaction() as connection:
+    with call.listing() as connection:
         timeline = read_timeline(connection, call, span, search, limit)
     return FoundTimeline.model_validate(
         timeline._asdict() | {"rows": [_row(row) for row in timeline.rows]}, from_attributes=True

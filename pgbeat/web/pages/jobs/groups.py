@@ -46,7 +46,7 @@ def groups_page(visit: TheVisit, state: str = "", by: str = "", after: str = "")
         "created_by": permissions.visible_owner(visit.caller, asked["by"] or None, "groups"),
     }
     before = read(after or None, moment, UUID)
-    with visit.reading() as connection:
+    with visit.listing() as connection:
         page = groups.listing(connection, visit.namespace, before=before, limit=_PAGE + 1, **wanted)
         rows, following = split(page, _PAGE, "created_at", "id")
         progress = groups.progress(connection, [row.id for row in rows])

@@ -63,7 +63,7 @@ def _show(
     shown = span if span in load_chart.SPANS and span != load_chart.USUAL else ""
     before = read(after or None, moment, UUID)
     page, counts, chart = search.Found([], None, is_cut=False), None, None
-    with visit.reading() as connection:
+    with visit.listing() as connection:
         if not remark:
             try:
                 which = queried(connection, visit, text, None, {})

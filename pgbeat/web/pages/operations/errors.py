@@ -87,7 +87,7 @@ def _bars(counts: list[int]) -> str:
 def errors_page(visit: ViewerVisit, task: str = "", span: str = _USUAL) -> Response:
     """Shows why jobs failed, the most frequent errors first."""
     task, span = task.strip()[:200], span if span in SPANS else _USUAL
-    with visit.reading() as connection:
+    with visit.listing() as connection:
         listed = error_list(visit, connection, SPANS[span], task=task)
     return visit.page(
         "errors.html",

@@ -35,7 +35,7 @@ def find_page(visit: TheVisit, text: str = "") -> Response:
     text = text.strip()[:_LONGEST]
     choices = [line for line in _pages(visit) if text.lower() in line.name.lower()]
     if text and is_storable(text):
-        with visit.reading() as connection:
+        with visit.listing() as connection:
             hits = finder.find(
                 connection, visit.namespace, visit.caller, text, tasks=visit.backend.celery.tasks
             )

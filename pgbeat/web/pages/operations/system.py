@@ -3,7 +3,6 @@
 from fastapi import APIRouter, Response
 
 from pgbeat.access import audit
-from pgbeat.monitoring import beats
 from pgbeat.schedules import model as schedules
 from pgbeat.web.api.paging import number, read_one, split
 from pgbeat.web.pages.render import PageRoute, ViewerVisit
@@ -16,8 +15,8 @@ _PAGE = 50
 @router.get("/console/beats")
 def beats_page(visit: ViewerVisit) -> Response:
     """Shows the beats of the namespace."""
-    with visit.reading() as connection:
-        status = beats.status(connection, visit.backend.settings)
+    with visit.reading():  # for the time
+        status = visit.backend.beats()
     return visit.page("beats.html", "beats", found=status, most=schedules.MOST_DUE)
 
 
@@ -35,7 +34,7 @@ def audit_page(
     asked = {key: value.strip()[:200] for key, value in filters.items()}
     wanted = {key: value or None for key, value in asked.items()}
     before = read_one(after or None, number)
-    with visit.reading() as connection:
+    with visit.listing() as connection:
         page = audit.listing(
             connection, namespace=visit.namespace, before=before, limit=_PAGE + 1, **wanted
         )

@@ -22,7 +22,7 @@ _LISTED = 100
 def tasks_page(visit: ViewerVisit, search: str = "") -> Response:
     """Shows how often each task ran in the last 24 hours, tracked or not."""
     search = search.strip()[:200]
-    with visit.reading() as connection:
+    with visit.listing() as connection:
         listed = tasks.listing(connection, visit.namespace, search=search, limit=_LISTED)
     setting = spelling(visit.backend.celery, "track")
     return visit.page("tasks.html", "tasks", found=listed, search=search, setting=setting)
@@ -32,7 +32,7 @@ def tasks_page(visit: ViewerVisit, search: str = "") -> Response:
 def task_page(visit: ViewerVisit, name: Name, span: str = USUAL) -> Response:
     """Shows the load of a task, its most frequent errors and its newest jobs."""
     span = span if span in SPANS else USUAL
-    with visit.reading() as connection:
+    with visit.listing() as connection:
         chart = chart_of(visit, connection, "task", name, span)
         newest = jobs.listing(connection, Filter(visit.namespace, task=name), limit=_NEWEST)
         errors = error_list(visit, connection, SPANS[span], task=name, limit=_ERRORS)

@@ -5,7 +5,6 @@ from typing import get_args
 from fastapi import APIRouter, Response
 
 from pgbeat.jobs.preparing.details import parse_labels
-from pgbeat.monitoring import beats
 from pgbeat.schedules import control, timetable_words
 from pgbeat.schedules import model as schedules
 from pgbeat.web.api.paging import read_one
@@ -38,12 +37,11 @@ def schedules_page(
     labels = parse_labels([label]) if label else None
     more = {"state": wanted, "labels": labels, "after": read_one(after or None, str)}
     is_by_health = sort == "health" and not (wanted or labels)
-    with visit.reading() as connection:
+    with visit.listing() as connection:
         rows, health, following = api.listed(
             visit, connection, search or None, _PAGE, by_health=is_by_health, **more
         )
         sparks = summaries.sparks(connection, [row.id for row in rows])
-        status = beats.status(connection, visit.backend.settings)
     zone = visit.backend.timezone
     return visit.page(
         "schedules.html",
@@ -53,7 +51,7 @@ def schedules_page(
             for row in rows
         ],
         next=following,
-        troubles=status.troubles,
+        troubles=visit.backend.beats().troubles,
         search=search,
         state=wanted or "",
         states=_STATES,
