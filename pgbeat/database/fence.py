@@ -121,7 +121,7 @@ def require_not_left_behind(connection: Connection) -> None:
         raise psycopg.OperationalError(
             f"the server was left behind: it is on timeline {server.timeline}, and another one "
             f"with its system identifier ({server.system}) is on "
-            f"{_timelines.latest(server.system)}"
+            f"{_timelines.latest(server.system)}; if it is the primary all the same, restart this"
         )
 
 

@@ -1,8 +1,12 @@
 """Servers that were left behind, and copies of a database: nobody works on either unasked."""
 
 import json
+import os
 import subprocess
+import textwrap
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +20,8 @@ from pgbeat.testing.databases import TemporaryServer, in_database
 from tests.support.apps import deployed
 from tests.support.command_line import read, run, run_with
 from tests.support.databases import rows_of
-from tests.support.failing_servers import cold_copy, promoted_copy
-from tests.support.processes import Process, Processes, until
+from tests.support.failing_servers import cold_copy, promoted_copy, standby
+from tests.support.processes import ROOT, Process, Processes, until
 from tests.support.rows import make_schedule
 
 APP = "tests.support.apps.deployed"
@@ -235,6 +239,60 @@ def test_a_restore_to_a_point_in_time(primary: TemporaryServer, tmp_path: Path) 
         processes.stop_all()
         restored.remove()
         primary.start()
+
+
+@pytest.mark.slow
+def test_an_asynchronous_replica_is_promoted(primary: TemporaryServer, tmp_path: Path) -> None:
+    """The runbook, step by step: what the replica did not get is found on the old primary."""
+    app = deployed.make(shop(primary), "both")
+    plain, job = app.tasks["shop.both"], app.tasks["shop.job1"]
+    with standby(primary) as (replica, network), ExitStack() as stack:
+        ended = [plain.delay(1).id, job.delay(1).id]
+        kept = plain.delay(2)
+        until(lambda: sql(replica, "SELECT count(*) FROM kombu_message") == [(3,)])
+        network.cut()
+        sql(primary, "DELETE FROM kombu_message WHERE payload LIKE %s", f"%{kept.id}%")
+        processes = Processes(shop(primary), tmp_path)
+        stack.callback(processes.stop_all)
+        worker(processes).says("ready.", 60)
+        for task in ended:
+            assert app.AsyncResult(task).get(timeout=30) == 2
+        processes.stop_all()
+        lost = [plain.delay(3).id, job.delay(4).id]
+
+        began = time.monotonic()
+        primary.stop()
+        [(moment,)] = sql(replica, "SELECT pg_last_xact_replay_timestamp()::text")
+        sql(replica, "SELECT pg_promote()")
+        url = shop(replica)
+        raised = run(url, "fence", "raise", "--admin", "--yes", "--restored-to", moment)
+        assert raised.exit_code == 0, raised.output
+        processes = Processes(url, tmp_path)
+        stack.callback(processes.stop_all)
+        worker(processes).says("ready.", 60)
+        beat(processes).says("This beat leads", 60)
+        new = deployed.make(url, "1")
+        later = new.tasks["shop.both"].delay(5)
+        primary.start()
+        env = {"OLD": shop(primary), "NEW": url, "PATH": f"{primary.programs}:{os.environ['PATH']}"}
+        steps = ["bash", "-euo", "pipefail", "-c", _steps("## Promote an asynchronous replica")]
+        subprocess.run(steps, check=True, cwd=tmp_path, env=env)
+        assert set((tmp_path / "ended").read_text().split()) == set(ended)
+        release = ("release", "--all", "--ended", str(tmp_path / "ended"), "--admin")
+        assert "Dropped 2 tasks. All is released." in run_with(new, "fence", *release).stdout
+        made = run_with(new, "jobs", "run-many", str(tmp_path / "lost"), "--admin")
+        assert "Made 2 jobs." in made.stdout, made.output
+        sent = dict(sql(replica, "SELECT metadata->>'lost', id::text FROM pgbeat.jobs"))
+        assert {new.AsyncResult(sent[task]).get(timeout=30) for task in lost} == {4, 5}
+        print(f"the steps took {time.monotonic() - began:.0f} s")
+        assert new.AsyncResult(kept.id).get(timeout=30) == 3
+        assert later.get(timeout=30) == 6
+
+
+def _steps(heading: str) -> str:
+    """Returns the commands below a heading of the page."""
+    page = (ROOT / "docs/how-to/failover.md").read_text().partition(heading)[2]
+    return textwrap.dedent(page.partition("```sh\n")[2].partition("```")[0])
 
 
 @pytest.mark.slow
