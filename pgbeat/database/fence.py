@@ -114,6 +114,12 @@ def require_newest(connection: Connection) -> None:
     require_not_left_behind(connection)
 
 
+def timeline(connection: Connection) -> int | None:
+    """Returns the timeline of the connection's server, if it was looked at and says."""
+    server: Server | None = connection.info.get(_KEY)
+    return None if server is None else server.timeline
+
+
 def require_not_left_behind(connection: Connection) -> None:
     """Raises `psycopg.OperationalError` if the server `is_left_behind`."""
     if is_left_behind(connection):

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,10 +12,12 @@ from typing import Any
 import psycopg
 import pytest
 
+import pgbeat
 from pgbeat.config import postgres_url
 from pgbeat.database import fence
 from pgbeat.database.migrations import migrate
 from pgbeat.testing.databases import TemporaryServer, in_database
+from tests.acceptance.walk import app as walk_app
 from tests.support.apps import deployed
 from tests.support.command_line import read, run, run_with
 from tests.support.databases import rows_of
@@ -274,9 +275,9 @@ def test_an_asynchronous_replica_is_promoted(primary: TemporaryServer, tmp_path:
         new = deployed.make(url, "1")
         later = new.tasks["shop.both"].delay(5)
         primary.start()
-        env = {"OLD": shop(primary), "NEW": url, "PATH": f"{primary.programs}:{os.environ['PATH']}"}
-        steps = ["bash", "-euo", "pipefail", "-c", _steps("## Promote an asynchronous replica")]
-        subprocess.run(steps, check=True, cwd=tmp_path, env=env)
+        env = {"PATH": f"{primary.programs}:{os.environ['PATH']}"}
+        command = [str(ROOT / "deploy/lost-tasks.sh"), shop(primary), url, "1 hour"]
+        subprocess.run(command, check=True, cwd=tmp_path, env=env)
         assert set((tmp_path / "ended").read_text().split()) == set(ended)
         release = ("release", "--all", "--ended", str(tmp_path / "ended"), "--admin")
         assert "Dropped 2 tasks. All is released." in run_with(new, "fence", *release).stdout
@@ -289,10 +290,36 @@ def test_an_asynchronous_replica_is_promoted(primary: TemporaryServer, tmp_path:
         assert later.get(timeout=30) == 6
 
 
-def _steps(heading: str) -> str:
-    """Returns the commands below a heading of the page."""
-    page = (ROOT / "docs/how-to/failover.md").read_text().partition(heading)[2]
-    return textwrap.dedent(page.partition("```sh\n")[2].partition("```")[0])
+@pytest.mark.slow
+def test_what_a_replica_did_not_get_is_recorded_again(
+    primary: TemporaryServer, tmp_path: Path
+) -> None:
+    """Otherwise the job would run for as long as its worker lives."""
+    with standby(primary) as (replica, network), ExitStack() as stack:
+        sockets = [postgres_url(server.dsn).query["host"] for server in (primary, replica)]
+        url = f"postgresql://postgres@/shop?host={sockets[0]}&host={sockets[1]}"
+        processes = Processes(url, tmp_path)
+        stack.callback(processes.stop_all)
+        env = {"WALK_DATABASE": url, "WALK_BROKER": f"pgbeat+{url}", "WALK_FOLDER": str(tmp_path)}
+        for pool in ("threads", "prefork"):
+            name = ("-P", pool, "-c", "1", "-Q", pool)
+            processes.worker(*name, app="tests.acceptance.walk.app", **env).says("ready.", 60)
+        walk_app.app.conf.update(broker_url=f"pgbeat+{url}", pgbeat_url=url)
+        for queue in ("threads", "prefork"):
+            pgbeat.submit("walk.work", kwargs={"seconds": 6}, queue=queue, app=walk_app.app)
+        until(lambda: sql(replica, "SELECT count(*) FROM pgbeat.running_executions") == [(2,)])
+        network.cut()
+        done = "SELECT count(*) FROM pgbeat.jobs WHERE state = 'completed'"
+        until(lambda: sql(primary, done) == [(2,)])
+        assert sql(replica, done) == [(0,)]
+        primary.stop()
+        sql(replica, "SELECT pg_promote()")
+        # A process notices when it writes next.
+        until(lambda: sql(replica, done) == [(1,)])
+        pgbeat.submit("walk.work", queue="prefork", app=walk_app.app)
+        until(lambda: sql(replica, done) == [(3,)])
+        assert sql(replica, "SELECT count(*) FROM pgbeat.executions") == [(3,)]
+        primary.start()
 
 
 @pytest.mark.slow

@@ -158,6 +158,7 @@ class ExecutionWriter:
                 attempt.is_known = True
                 attempt.written = changes
             self._outbox.forget_notes(over)
+            self._outbox.note_ends([attempt for attempt in claimed if attempt.ended is not None])
             return lanes
         except Exception as error:
             if not batches.is_locked(error):  # its commit may have succeeded

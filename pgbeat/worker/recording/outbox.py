@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -19,6 +20,8 @@ T = TypeVar("T")
 
 #: Attempts that are kept while they can't be written, and how many of them with their tasks' logs.
 KEPT, WITH_LOGS = 10_000, 2_000
+#: Written ends that are kept, and for how many seconds: a failover may undo what was committed.
+_WRITTEN, _UNDONE = 2_000, 60.0
 
 
 class Outbox:
@@ -48,6 +51,8 @@ class Outbox:
         self._wake = threading.Event()
         self._is_idle = False
         self._written = threading.Condition()
+        #: The ended attempts that were written last, and when (`time.monotonic()`).
+        self._ended: deque[tuple[float, Attempt]] = deque(maxlen=_WRITTEN)
         self._has_dropped = False
 
     # ----- any thread
@@ -207,6 +212,23 @@ class Outbox:
             if not attempt.is_queued:
                 attempt.is_queued = True
                 self.attempts.appendleft(attempt)
+
+    def note_ends(self, attempts: Iterable[Attempt]) -> None:
+        """Notes that the ends of these attempts are written."""
+        now = time.monotonic()
+        self._ended.extend((now, attempt) for attempt in attempts)
+        while self._ended and self._ended[0][0] < now - _UNDONE:
+            self._ended.popleft()
+
+    def push_again(self) -> None:
+        """Queues what runs and what ended lately: a server that took over may not have it."""
+        since = time.monotonic() - _UNDONE
+        ended = [attempt for at, attempt in self._ended if at > since]
+        self._ended.clear()
+        for attempt in [*ended, *self._running.values()]:
+            if not attempt.is_recorded:
+                attempt.is_known, attempt.was_tried = False, True
+                self.push(attempt)
 
     def claim(self, attempts: Iterable[Attempt]) -> list[Attempt]:
         """Claims attempts to write them; returns them without those that are withdrawn."""

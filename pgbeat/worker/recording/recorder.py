@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
-from pgbeat.database import connections, server_errors
+from pgbeat.database import connections, fence, server_errors
 from pgbeat.database.locks import batches
 from pgbeat.database.migrations import migrate
 from pgbeat.errors import BrokerUnavailable
@@ -68,6 +68,8 @@ class Recorder:
         self._freed: deque[Room] = deque()
         self._check_at = self._close_by = 0.0
         self._complained: set[str] = set()
+        #: The timeline of the server that was connected to last.
+        self._timeline: int | None = None
         self._thread = threading.Thread(target=self._run, name="pgbeat recorder", daemon=True)
         self._thread.start()
 
@@ -264,6 +266,10 @@ class Recorder:
                 attempt.cancel_asked = attempt.cancel_asked or attempt.job_id in cancelled
 
     def _connected(self, connection: Connection) -> None:
+        before, now = self._timeline, fence.timeline(connection)
+        if before is not None and now is not None and now > before:
+            self.outbox.push_again()
+        self._timeline = now or before
         if self._heartbeat is not None:
             migrate.warn_if_incomplete(connection)
             self._heartbeat.connected(connection)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from pgbeat.database.migrations import migrate
 from tests.acceptance.failovers.cluster import Cluster, Node
 from tests.acceptance.walk.site import APP
 from tests.support.databases import rows_of
-from tests.support.processes import Processes, until
+from tests.support.processes import Process, Processes, until
 
 _PROGRAMS = ("/usr/bin/patroni", "etcd", "haproxy", "pgbouncer")
 _SCHEDULES = """
@@ -38,7 +38,7 @@ _QUEUED = """
 #: Seconds of load before the fault and after the recovery, and until a hung server thaws.
 _BEFORE, _AFTER, _THAW = 10.0, 15.0, 10.0
 #: Seconds within which everybody must be at work again, and everything finish.
-_PATIENCE = 240.0
+_PATIENCE, _STILL = 240.0, 40.0
 
 
 class Row(NamedTuple):
@@ -94,8 +94,9 @@ class Run:
             self._settle(primary)
             (self.folder / "stop").touch()
             self.sql("UPDATE pgbeat.schedules SET paused_at = now()")
-            until(lambda: not self.sql(_QUEUED), _PATIENCE, "everything finishes")
-            return self._found(began, promoted, recovered)
+            ended = sum(process.poll() is not None for process in self.crew.started[:4])
+            found = {"ended": ended, "stuck": self._finish()}
+            return found | self._found(began, promoted, recovered)
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         """Runs a statement on the primary."""
@@ -113,14 +114,33 @@ class Run:
         }
         self.crew = Processes(url, self.folder)
         self._ends.callback(self._stop)
-        celery = (sys.executable, "-m", "celery", "-A", APP)
+        self.crew.env |= env
         for _ in range(2):
-            beat = ("beat", "-S", "pgbeat.Scheduler", "--pidfile=")
-            self.crew.run(*celery, *beat, "-l", "INFO", **env)
-        for pool in ("prefork", "threads"):
-            node = ("-n", f"{pool}@failovers", "-P", pool, "-c", "2", "--without-mingle")
-            self.crew.run(*celery, "worker", *node, "-l", "INFO", **env)
-        self.crew.run(sys.executable, "-m", "tests.acceptance.failovers.publish", **env)
+            self._celery("beat", "-S", "pgbeat.Scheduler", "--pidfile=")
+        self.workers = self._start_workers()
+        self.crew.run(sys.executable, "-m", "tests.acceptance.failovers.publish")
+
+    def _celery(self, *command: str) -> Process:
+        return self.crew.run(sys.executable, "-m", "celery", "-A", APP, *command, "-l", "INFO")
+
+    def _start_workers(self) -> list[Process]:
+        return [
+            self._celery("worker", "-n", f"{pool}@failovers", "-P", pool, "-c", "2")
+            for pool in ("prefork", "threads")
+        ]
+
+    def _finish(self) -> int:
+        """Waits until everything finishes; returns how many tasks need other workers for that."""
+        with suppress(AssertionError):
+            until(lambda: not self.sql(_QUEUED), _STILL)
+            return 0
+        stuck = self.sql(_QUEUED)
+        for worker in self.workers:
+            worker.terminate()
+            worker.wait(60)
+        self._start_workers()
+        until(lambda: not self.sql(_QUEUED), _PATIENCE, "everything finishes")
+        return len(stuck)
 
     def _stop(self) -> None:
         for process in self.crew.started:
@@ -218,7 +238,6 @@ class Run:
             "refused": len(refused),
             "led": round(promoted - began, 1),
             **{what: round(_gap(moments, *within), 1) for what, moments in times.items()},
-            "ended": sum(process.poll() is not None for process in self.crew.started[:4]),
         }
 
 

@@ -260,7 +260,7 @@ class Cluster:
         node = self.primary()
         assert node is not None
         return Pooler(
-            self._direct(node, database), folder, default_pool_size=20, max_client_conn=500
+            self._direct(node, database), folder, default_pool_size=20, server_login_retry=1
         )
 
     def _direct(self, node: Node, database: str) -> str:
