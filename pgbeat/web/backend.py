@@ -23,6 +23,7 @@ from pgbeat.errors import CannotPublish, InvalidJob
 from pgbeat.jobs.checks import permissions
 from pgbeat.monitoring import beats
 from pgbeat.monitoring.replica import Replica
+from pgbeat.runbook import AWAY, Trouble
 from pgbeat.web.issuer import Issuer
 from pgbeat.web.rates import Rates
 from pgbeat.web.recent import Recent
@@ -128,7 +129,8 @@ class WebBackend:
         with self.transaction() as connection:
             status = beats.status(connection, self.settings)
         trouble = self.replica.trouble
-        return status._replace(troubles=status.troubles + ([trouble] if trouble else []))
+        of_replica = [Trouble(trouble, AWAY)] if trouble else []
+        return status._replace(troubles=status.troubles + of_replica)
 
     @contextmanager
     def work(self, actor: Actor) -> Iterator[UnitOfWork]:

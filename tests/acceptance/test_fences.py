@@ -17,7 +17,7 @@ from pgbeat.config import postgres_url
 from pgbeat.database import fence
 from pgbeat.database.migrations import migrate
 from pgbeat.testing.databases import TemporaryServer, in_database
-from tests.acceptance.walk import app as walk_app
+from tests.chaos import app as walk_app
 from tests.support.apps import deployed
 from tests.support.command_line import read, run, run_with
 from tests.support.databases import rows_of
@@ -303,7 +303,7 @@ def test_what_a_replica_did_not_get_is_recorded_again(
         env = {"WALK_DATABASE": url, "WALK_BROKER": f"pgbeat+{url}", "WALK_FOLDER": str(tmp_path)}
         for pool in ("threads", "prefork"):
             name = ("-P", pool, "-c", "1", "-Q", pool)
-            processes.worker(*name, app="tests.acceptance.walk.app", **env).says("ready.", 60)
+            processes.worker(*name, app="tests.chaos.app", **env).says("ready.", 60)
         walk_app.app.conf.update(broker_url=f"pgbeat+{url}", pgbeat_url=url)
         for queue in ("threads", "prefork"):
             pgbeat.submit("walk.work", kwargs={"seconds": 6}, queue=queue, app=walk_app.app)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from pgbeat.config import postgres_url
 from pgbeat.database.migrations import migrate
 from tests.acceptance.failovers.cluster import Cluster, Node
-from tests.acceptance.walk.site import APP
+from tests.chaos.site import APP
 from tests.support.databases import rows_of
 from tests.support.processes import Process, Processes, until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pgbeat
-from tests.acceptance.walk import app as walk_app
+from tests.chaos import app as walk_app
 
 _PAUSE = 0.3
 
