@@ -44,6 +44,11 @@ def cached(connection: Connection, *, again: bool = False) -> Identity:
     return identity
 
 
+def forget() -> None:
+    """Forgets what URLs lead to: the next check reads it again."""
+    _known.clear()
+
+
 def require(
     connection: Connection,
     urls: Sequence[URL],

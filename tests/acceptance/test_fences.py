@@ -5,12 +5,14 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from kombu.exceptions import OperationalError
+from sqlalchemy import NullPool, create_engine
 
 import pgbeat
 from pgbeat.config import postgres_url
@@ -105,6 +107,38 @@ def test_a_result_is_stored_on_the_newer_server_once_that_is_known(
         app.backend.store_result("two", 2, "SUCCESS")
         stored = "SELECT task_id FROM pgbeat.results"
         assert (sql(primary, stored), sql(successor, stored)) == ([("one",)], [("two",)])
+    finally:
+        app.close()
+        successor.remove()
+
+
+@pytest.mark.slow
+def test_a_block_publishes_nothing_on_a_server_that_is_not_its_transactions(
+    primary: TemporaryServer,
+) -> None:
+    """The transaction is on the old server, the broker's connection on the new one by then."""
+    app = deployed.make(shop(primary), "1")
+    app.tasks["shop.both"].delay(0)
+    app.close()
+    successor = promoted_copy(primary)
+    sockets = [postgres_url(server.dsn).query["host"] for server in (primary, successor)]
+    link = primary.log.parent / "new"
+    app = deployed.make(f"postgresql://postgres@/shop?host={sockets[0]}&host={link}", "1")
+    messages = "SELECT count(*) FROM kombu_message"
+    try:
+        app.tasks["shop.both"].delay(1)
+        with create_engine(postgres_url(shop(primary)), poolclass=NullPool).connect() as connection:
+            with (
+                pytest.raises(OperationalError, match="another server has taken over"),
+                pgbeat.in_transaction(connection, app=app),
+            ):
+                link.symlink_to(str(sockets[1]))
+                fence.look_around(postgres_url(shop(successor)))
+                with suppress(psycopg.OperationalError):  # it was led to the old one again
+                    app.tasks["shop.both"].delay(2)
+                app.tasks["shop.both"].delay(3)
+            connection.rollback()
+        assert (sql(primary, messages), sql(successor, messages)) == ([(2,)], [(1,)])
     finally:
         app.close()
         successor.remove()

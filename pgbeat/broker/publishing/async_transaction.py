@@ -14,6 +14,7 @@ from pgbeat.broker.publishing.publisher import HeldPublishes
 from pgbeat.broker.publishing.transaction import (
     BlockChannel,
     check_snapshot,
+    is_of,
     opened,
     require_broker,
 )
@@ -121,7 +122,7 @@ class AsyncInTransaction(OutboxConnection):
 
     def channel_for(self, broker: Any) -> _HeldChannel | None:
         """Returns the channel for messages to `broker`, if its database is the transaction's."""
-        if broker.database_identity() != self._database:
+        if not is_of(broker, self._app, self._database):
             return None
         if self._channel is None:
             self._channel = _HeldChannel(self.transport)

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
+import psycopg
 from celery import Celery
 from celery._state import get_current_task
 from kombu import Connection as BrokerConnection
@@ -22,7 +23,13 @@ from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import TransactionPublisher, send_task
 from pgbeat.broker.transport import transaction_blocks
 from pgbeat.broker.transport.outbox import DECLARATIONS, OutboxChannel, OutboxConnection
-from pgbeat.config import brokers, delays_in_table, is_sqlalchemy_broker, postgres_url
+from pgbeat.config import (
+    brokers,
+    delays_in_table,
+    is_sqlalchemy_broker,
+    postgres_url,
+    same_database,
+)
 from pgbeat.config.urls import merged
 from pgbeat.database import connections, identity
 from pgbeat.errors import CannotPublish
@@ -194,6 +201,26 @@ def require_broker(connection: Connection, app: Celery) -> None:
     identity.require(connection, own_urls, whose="the broker's", connect_args=arguments)
 
 
+def is_of(broker: Any, app: Celery, database: identity.Identity) -> bool:
+    """Returns whether a broker's database is that of a transaction, in the app's broker.
+
+    Raises `psycopg.OperationalError` if the broker is the app's, but on another server meanwhile:
+    what it got at once would be there, though the transaction can't be.
+    """
+    if broker.database_identity() == database:
+        return True
+    own_urls = [postgres_url(url) for url in brokers(app.conf) if is_sqlalchemy_broker(url)]
+    if not any(same_database(broker.url, url) for url in own_urls):
+        return False
+    # What is known may be from before a restart of the server behind a pooler.
+    if broker.database_identity(again=True) == database:
+        return True
+    identity.forget()
+    raise psycopg.OperationalError(
+        "the transaction is not on the broker's server any more: another server has taken over"
+    )
+
+
 class InTransaction(OutboxConnection):
     """A kombu connection that publishes in an open transaction.
 
@@ -246,7 +273,7 @@ class InTransaction(OutboxConnection):
 
     def channel_for(self, broker: Any) -> BlockChannel | None:
         """Returns the channel for messages to `broker`, if its database is the transaction's."""
-        if broker.database_identity() != identity.cached(self._open.connection):
+        if not is_of(broker, self._app, identity.cached(self._open.connection)):
             return None
         if self._channel is None:
             self._channel = self.make_channel()

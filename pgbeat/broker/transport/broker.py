@@ -311,10 +311,10 @@ class Broker:
         names = [(entry.message.queue or "").encode() for entry in batch]
         return [None if name in missing else 1 for name in names]
 
-    def database_identity(self) -> identity.Identity:
-        """Returns the identity of this broker's database."""
+    def database_identity(self, *, again: bool = False) -> identity.Identity:
+        """Returns the identity of this broker's database, read `again` if told so."""
         with self.work() as (connection, _):
-            return identity.cached(connection)
+            return identity.cached(connection, again=again)
 
     def take(self, queue: int) -> ClaimedMessage | None:
         """Takes the queue's next message, without acknowledgement."""
