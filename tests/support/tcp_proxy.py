@@ -124,6 +124,10 @@ class Proxy:
         self._is_cut, self._accepts = False, True
         self._end(self._near)
 
+    def refuse(self) -> None:
+        """Refuses new connections from now on; those that are open stay."""
+        self._end([self._listener])
+
     def close(self) -> None:
         """Ends it."""
         self._end([self._listener, *self._near, *self._far])

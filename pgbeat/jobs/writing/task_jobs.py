@@ -6,6 +6,7 @@ make the message as usual, with a header that says how the job is made. What the
 job. A job that waits, for its lane or an approval, keeps the message until it is dispatched.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, cast
@@ -14,6 +15,7 @@ from uuid import UUID, uuid4
 from celery import Celery
 from celery._state import get_current_worker_task
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from pgbeat.access import actors
 from pgbeat.broker.messages import JOB_HEADER, Message, NewJob
@@ -37,6 +39,8 @@ from pgbeat.jobs.rows import new_jobs
 from pgbeat.jobs.rows.model import NOW, Job, State
 from pgbeat.jobs.rows.new_jobs import NewRow
 from pgbeat.jobs.writing import submissions
+
+logger = logging.getLogger("pgbeat.lanes")
 
 #: Options of `apply_async` by which others know the task's id, or wait for what follows from it.
 _AWAITED = (
@@ -164,9 +168,13 @@ def _is_running(task_id: Any) -> bool:
 
 
 def _dispatch(app: Celery, changed: frozenset[lanes.Room]) -> None:
+    """Dispatches lanes that a job has entered. It is written: beat does the rest, if need be."""
     actor, settings = actors.user(), settings_of(app)
-    with submissions.opened_unit(app, settings, actor, joins=False) as unit, unit.statement():
-        dispatch.after_commit(unit, changed)
+    try:
+        with submissions.opened_unit(app, settings, actor, joins=False) as unit, unit.statement():
+            dispatch.after_commit(unit, changed)
+    except DBAPIError as error:
+        logger.warning("Beat must dispatch a lane: %s", connections.first_line(error))
 
 
 # ----- where messages are written

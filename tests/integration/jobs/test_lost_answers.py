@@ -170,3 +170,13 @@ def test_several_are_found(app: Celery, proxy: Proxy, sql: Sql, way: str) -> Non
     assert proxy.lost == 1
     assert len(kept(sql)[0]) == 4
     assert set(ids) < set(kept(sql)[0])
+
+
+def test_a_lane_that_cannot_be_dispatched_fails_no_publish(
+    app: Celery, proxy: Proxy, sql: Sql
+) -> None:
+    """The job is written; the connection that would dispatch its lane is refused."""
+    app.tasks["lost.plain"].delay()
+    proxy.refuse()
+    job = app.tasks["lost.in_lane"].delay().id
+    assert sql("SELECT id::text, dispatched_at FROM pgbeat.jobs") == [(job, None)]
