@@ -17,7 +17,7 @@ from django.db.transaction import atomic, mark_for_rollback_on_error
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.broker.publishing.transaction import BlockChannel, InTransaction, Opened
+from pgbeat.broker.publishing.transaction import BlockChannel, InTransaction, Opened, is_of
 from pgbeat.broker.transport import transaction_blocks
 from pgbeat.database import guests, identity
 from pgbeat.errors import CannotPublish
@@ -83,13 +83,14 @@ class AtomicTransaction:
 
     def channel_for(self, broker: Any) -> BlockChannel | None:
         """Returns the channel for messages to `broker`, if its database is the transaction's."""
-        wanted, session = broker.database_identity(), self.connection()
+        session, app = self.connection(), current_app._get_current_object()
         with _failing(self._alias):
-            if identity.cached(session) != wanted:
-                return None
+            database = identity.cached(session)
+        if not is_of(broker, app, database):
+            return None
+        with _failing(self._alias):
             joined = _known.get(self._raw)
             if joined is None or joined.session is not session:
-                app = current_app._get_current_object()
                 joined = _known[self._raw] = _Joined(session, app, self._alias)
             return joined.channel_for(broker)
 
