@@ -58,12 +58,12 @@ SCHEDULES = {
 }
 COMMANDS = {
     **SCHEDULES,
-    "all": ("operations.dev", "Run the app's worker, beat and console in one terminal."),
+    "all": ("operations.dev", "Run the app's worker, a beat and the console in one terminal."),
     "audit": ("operations.audit", "Show who changed what."),
     "calendars": ("schedules.calendars", "Look at calendars, change them, test a time."),
     "dead": ("broker.dead_letters", "Look at dead letters, put them back or drop them."),
     "demo": ("operations.setup", "Show pgbeat at work."),
-    "dev": ("operations.dev", "Run all that an app needs, and follow its source."),
+    "dev": ("operations.dev", "Run all that an app needs in one terminal, and follow its source."),
     "direct": ("jobs.direct", "Run a task here and now, in a lane's next slot."),
     "doctor": ("operations.doctor", "Check the database, the beat and the broker."),
     "errors": ("operations.errors", "Show why jobs failed."),

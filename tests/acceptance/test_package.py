@@ -29,7 +29,11 @@ NEEDS = {
     "asyncio": ["pgbeat.worker.finishing.async_finish"],
     "django": ["pgbeat.integrations.django."],
     "flower": ["pgbeat.flower", "pgbeat.integrations.flower"],
-    "metrics": ["pgbeat.monitoring.metrics.families", "pgbeat.monitoring.metrics.prometheus"],
+    "metrics": [
+        "pgbeat.monitoring.metrics.exporter",
+        "pgbeat.monitoring.metrics.families",
+        "pgbeat.monitoring.metrics.prometheus",
+    ],
     "otel": ["pgbeat.tracing", "pgbeat.integrations.opentelemetry"],
     "pytest-celery": ["pgbeat.testing.fixtures", "pgbeat.testing.pytest_celery"],
     "web": ["pgbeat.web", "pgbeat.web."],

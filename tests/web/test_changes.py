@@ -35,7 +35,7 @@ READING = {
     "history", "jobs list", "jobs logs", "jobs show", "jobs stats", "jobs tail", "jobs tree",
     "lanes list", "lanes show",
     "list", "load", "metrics", "next", "status", "templates list", "templates show", "tokens list",
-    "tasks", "top", "web", "webhooks deliveries", "webhooks list", "webhooks show",
+    "all", "dev", "tasks", "top", "web", "webhooks deliveries", "webhooks list", "webhooks show",
 }  # fmt: skip
 #: They need a store of another beat's, a worker, or a restored database: the tests of these look
 #: into the audit.

@@ -44,11 +44,12 @@ _shared: Callable[[Any], Any] = adding(
 @click.command("dev")
 @_shared
 def dev_command(target: Target, **options: Any) -> None:
-    """Run the app's worker, a beat and the console, and start them again when its source changes.
+    """Run all that an app needs in one terminal, and follow its source.
 
-    The database is the app's. If the app names none, or none answers on this machine, an embedded
-    Postgres is started, and takes the place of the app's broker and result backend, too. Its data
-    stay where it says. The schema is brought to the newest version.
+    That is a worker, a beat and the console. The database is the app's. If the app names none, or
+    none answers on this machine, an embedded Postgres is started, and takes the place of the app's
+    broker and result backend, too. Its data stay where it says. The schema is brought to the newest
+    version.
 
     When a Python file below this folder changes, a new worker and a new beat load the app, and the
     old ones end: the worker when its tasks have. If the app can't be loaded, the old ones go on.

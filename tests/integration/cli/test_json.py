@@ -19,8 +19,8 @@ def test_every_command_has_it() -> None:
         and path[0] != "schedules"
         and not any("--json" in parameter.opts for parameter in each.params)
     }
-    # A server, a show, a file and another format.
-    assert without == {"web", "demo", "export", "metrics"}
+    # Servers, a show, a file and another format.
+    assert without == {"all", "dev", "web", "demo", "export", "metrics"}
 
 
 def test_an_error_of_the_database_has_the_code_that_the_api_gives_it(
