@@ -22,8 +22,9 @@ from pgbeat.dev.sources import Watch
 
 #: Seconds between two looks at the processes, and that they have to end.
 _PAUSE, _PATIENCE = 0.1, 10.0
-#: Only one process can have the console's port: the next one waits for the end of the last.
-_EXCLUSIVE = "web"
+#: The console comes last, so that worker and beat are there sooner. Only one process can have its
+#: port: the next one waits for the end of the last.
+_LAST = "web"
 
 
 @dataclass(eq=False)
@@ -58,6 +59,8 @@ class Session:
         self._coming: dict[str, _Member] = {}
         self._leaving: list[_Member] = []
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        #: Those of a generation that start when the others have had their turn.
+        self._waiting: dict[str, Sequence[str]] = {}
         self._numbers = count(1)
 
     def run(self, changes: Watch | None) -> int:
@@ -96,8 +99,9 @@ class Session:
 
     def _start_all(self) -> None:
         self._drop_coming()
-        for name, arguments in self._commands(next(self._numbers)).items():
-            self._coming[name] = self._start(name, arguments)
+        self._waiting = dict(self._commands(next(self._numbers)))
+        for name in set(self._waiting) - {_LAST}:
+            self._coming[name] = self._start(name, self._waiting.pop(name))
 
     def _start(self, name: str, arguments: Sequence[str]) -> _Member:
         ours, theirs = socket.socketpair()
@@ -137,7 +141,7 @@ class Session:
         if last is not None:
             last.process.terminate()
             self._leaving.append(last)
-            if member.name == _EXCLUSIVE:
+            if member.name == _LAST:
                 _wait(last.process)
         self._running[member.name] = self._coming.pop(member.name)
         with member.lock:
@@ -147,8 +151,12 @@ class Session:
         with suppress(OSError):
             member.turn.sendall(GO)
         member.turn.close()
+        if not self._coming:
+            for name in tuple(self._waiting):
+                self._coming[name] = self._start(name, self._waiting.pop(name))
 
     def _drop_coming(self) -> None:
+        self._waiting.clear()
         for member in self._coming.values():
             member.process.kill()
             member.turn.close()
