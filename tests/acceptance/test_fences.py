@@ -334,7 +334,11 @@ def test_what_a_replica_did_not_get_is_recorded_again(
         url = f"postgresql://postgres@/shop?host={sockets[0]}&host={sockets[1]}"
         processes = Processes(url, tmp_path)
         stack.callback(processes.stop_all)
-        env = {"WALK_DATABASE": url, "WALK_BROKER": f"pgbeat+{url}", "WALK_FOLDER": str(tmp_path)}
+        env = {
+            "CHAOS_DATABASE": url,
+            "CHAOS_BROKER": f"pgbeat+{url}",
+            "CHAOS_FOLDER": str(tmp_path),
+        }
         for pool in ("threads", "prefork"):
             name = ("-P", pool, "-c", "1", "-Q", pool)
             processes.worker(*name, app="tests.chaos.app", **env).says("ready.", 60)

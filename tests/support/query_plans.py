@@ -258,7 +258,9 @@ QUERIES: dict[str, Query] = {
     "people: figures of a job": Query(lambda w, c: statistics.of_job(c, w.job(50))),
     "people: a job's chain of retries": Query(_chain),
     "people: a job's tree": Query(_tree),
-    "people: figures of all": Query(lambda w, c: statistics.of_all(c, "default"), 100_000, 100_000),
+    "people: figures of all": Query(
+        lambda w, c: statistics.of_all(c, "default"), 100_000, 100_000, 300_000
+    ),
     # Last: they end what the others ask for.
     "worker: 50 executions begin, and fail": Query(_record, pages=50_000),  # it writes, most of all
     # What `_listing` says holds for it, too.

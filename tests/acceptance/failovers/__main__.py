@@ -107,10 +107,10 @@ class Run:
     def _start(self) -> None:
         url, options = self._url()
         env = {
-            "WALK_DATABASE": url,
-            "WALK_BROKER": f"pgbeat+{url}",
-            "WALK_OPTIONS": json.dumps(options),
-            "WALK_FOLDER": str(self.folder),
+            "CHAOS_DATABASE": url,
+            "CHAOS_BROKER": f"pgbeat+{url}",
+            "CHAOS_OPTIONS": json.dumps(options),
+            "CHAOS_FOLDER": str(self.folder),
         }
         self.crew = Processes(url, self.folder)
         self._ends.callback(self._stop)
