@@ -473,5 +473,8 @@ def test_every_family_is_exposed_with_its_labels(exposed: dict[str, set[str]]) -
     for name, labels in exposed.items():
         found.setdefault(re.sub(r"_(bucket|sum|count)$", "", name), set()).update(labels - {"le"})
     # There is no last tick, and no replica.
-    missing = {"pgbeat_last_tick_timestamp_seconds": set(), "pgbeat_read_lag_seconds": set()}
+    missing: dict[str, set[str]] = {
+        "pgbeat_last_tick_timestamp_seconds": set(),
+        "pgbeat_read_lag_seconds": set(),
+    }
     assert found | missing == listed
