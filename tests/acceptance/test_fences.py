@@ -19,7 +19,7 @@ from pgbeat.config import postgres_url
 from pgbeat.database import fence
 from pgbeat.database.migrations import migrate
 from pgbeat.testing.databases import TemporaryServer, in_database
-from tests.chaos import app as walk_app
+from tests.chaos import app as chaos_app
 from tests.support.apps import deployed
 from tests.support.command_line import read, run, run_with
 from tests.support.databases import rows_of
@@ -342,9 +342,9 @@ def test_what_a_replica_did_not_get_is_recorded_again(
         for pool in ("threads", "prefork"):
             name = ("-P", pool, "-c", "1", "-Q", pool)
             processes.worker(*name, app="tests.chaos.app", **env).says("ready.", 60)
-        walk_app.app.conf.update(broker_url=f"pgbeat+{url}", pgbeat_url=url)
+        chaos_app.app.conf.update(broker_url=f"pgbeat+{url}", pgbeat_url=url)
         for queue in ("threads", "prefork"):
-            pgbeat.submit("walk.work", kwargs={"seconds": 6}, queue=queue, app=walk_app.app)
+            pgbeat.submit("chaos.work", kwargs={"seconds": 6}, queue=queue, app=chaos_app.app)
         until(lambda: sql(replica, "SELECT count(*) FROM pgbeat.running_executions") == [(2,)])
         network.cut()
         done = "SELECT count(*) FROM pgbeat.jobs WHERE state = 'completed'"
@@ -354,7 +354,7 @@ def test_what_a_replica_did_not_get_is_recorded_again(
         sql(replica, "SELECT pg_promote()")
         # A process notices when it writes next.
         until(lambda: sql(replica, done) == [(1,)])
-        pgbeat.submit("walk.work", queue="prefork", app=walk_app.app)
+        pgbeat.submit("chaos.work", queue="prefork", app=chaos_app.app)
         until(lambda: sql(replica, done) == [(3,)])
         assert sql(replica, "SELECT count(*) FROM pgbeat.executions") == [(3,)]
         primary.start()

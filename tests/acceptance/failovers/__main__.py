@@ -25,7 +25,7 @@ from tests.support.processes import Process, Processes, until
 _PROGRAMS = ("/usr/bin/patroni", "etcd", "haproxy", "pgbouncer")
 _SCHEDULES = """
     INSERT INTO pgbeat.schedules (name, task, every)
-    SELECT 's' || i, 'walk.work_late', interval '1 s' FROM generate_series(1, 4) AS i
+    SELECT 's' || i, 'chaos.work_late', interval '1 s' FROM generate_series(1, 4) AS i
 """
 _TICKS = (
     "SELECT extract(epoch FROM decided_at)::float8 FROM pgbeat.ticks WHERE outcome = 'launched'"

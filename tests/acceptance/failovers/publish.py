@@ -9,13 +9,13 @@ from pathlib import Path
 from uuid import uuid4
 
 import pgbeat
-from tests.chaos import app as walk_app
+from tests.chaos import app as chaos_app
 
 _PAUSE = 0.3
 
 
 def _publish(send: Callable[[], str], journal: int) -> None:
-    while not (walk_app.FOLDER / "stop").exists():
+    while not (chaos_app.FOLDER / "stop").exists():
         asked = time.time()
         try:
             line = {"id": send()}
@@ -26,17 +26,17 @@ def _publish(send: Callable[[], str], journal: int) -> None:
 
 
 def _plain() -> str:
-    return str(walk_app.plain.apply_async(task_id=str(uuid4())).id)
+    return str(chaos_app.plain.apply_async(task_id=str(uuid4())).id)
 
 
 def _job() -> str:
-    return str(pgbeat.submit("walk.work", app=walk_app.app).id)
+    return str(pgbeat.submit("chaos.work", app=chaos_app.app).id)
 
 
 def main() -> None:
     """Publishes plain tasks and jobs, each in two threads."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    journal = os.open(Path(walk_app.FOLDER) / "published", flags, 0o644)
+    journal = os.open(Path(chaos_app.FOLDER) / "published", flags, 0o644)
     threads = [
         threading.Thread(target=_publish, args=(send, journal)) for send in (_plain, _job) * 2
     ]
