@@ -257,6 +257,9 @@ def main() -> int:
     if missing := [program for program in _PROGRAMS if shutil.which(program) is None]:
         parser.error(f"not installed: {', '.join(missing)}")
     rows = [row for row in ROWS if set(given.words) <= set(row)]
+    if not rows:
+        known = dict.fromkeys(word for row in ROWS for word in row)
+        parser.error(f"no row has all of these words; there are {', '.join(known)}")
     folder = given.folder or Path(tempfile.mkdtemp(prefix="failovers-"))
     folder.mkdir(parents=True, exist_ok=True)
     print(f"folder {folder}", flush=True)
