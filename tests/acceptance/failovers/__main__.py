@@ -111,6 +111,7 @@ class Run:
             "CHAOS_BROKER": f"pgbeat+{url}",
             "CHAOS_OPTIONS": json.dumps(options),
             "CHAOS_FOLDER": str(self.folder),
+            "CHAOS_EPOCH": str(time.time() - time.monotonic()),
         }
         self.crew = Processes(url, self.folder)
         self._ends.callback(self._stop)
