@@ -138,11 +138,11 @@ class Session:
         if self._coming.get(member.name) is not member:
             return
         last = self._running.get(member.name)
-        if last is not None:
+        if last is not None and member.name == _LAST:
+            processes.stop([[last.process]], _PATIENCE / 2)
+        elif last is not None:
             last.process.terminate()
             self._leaving.append(last)
-            if member.name == _LAST:
-                _wait(last.process)
         self._running[member.name] = self._coming.pop(member.name)
         with member.lock:
             held, member.held = member.held or [], None
@@ -195,14 +195,6 @@ class Session:
         self._log("dev", "stopping; Ctrl-C again doesn't wait for running tasks")
         members = [*self._running.values(), *self._leaving]
         processes.stop([[member.process for member in members]], _PATIENCE)
-
-
-def _wait(process: "subprocess.Popen[bytes]") -> None:
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_PATIENCE / 2)
-        return
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _how(status: int) -> str:

@@ -9,7 +9,7 @@ from pgbeat.config import Settings
 from pgbeat.database.locks import advisory_locks
 from pgbeat.database.locks.advisory_locks import LockHolder
 from pgbeat.monitoring import fences
-from pgbeat.runbook import LATE, RESTORED, Trouble
+from pgbeat.monitoring.runbook import LATE, RESTORED, Trouble
 from pgbeat.schedules import model as schedules
 
 #: How the names of beats' sessions begin, before host and process id.

@@ -1,3 +1,4 @@
+-- A worker's first report says where it runs.
 -- name: workers
 SELECT w.pid FROM pgbeat.workers w
  WHERE w.pid = ANY (%(pids)s) AND coalesce(w.host, %(host)s) = %(host)s AND {alive}

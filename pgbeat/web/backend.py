@@ -23,7 +23,7 @@ from pgbeat.errors import CannotPublish, InvalidJob
 from pgbeat.jobs.checks import permissions
 from pgbeat.monitoring import beats
 from pgbeat.monitoring.replica import Replica
-from pgbeat.runbook import AWAY, Trouble
+from pgbeat.monitoring.runbook import AWAY, Trouble
 from pgbeat.web.issuer import Issuer
 from pgbeat.web.rates import Rates
 from pgbeat.web.recent import Recent

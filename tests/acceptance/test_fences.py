@@ -23,7 +23,7 @@ from tests.chaos import app as chaos_app
 from tests.support.apps import deployed
 from tests.support.command_line import read, run, run_with
 from tests.support.databases import rows_of
-from tests.support.failing_servers import cold_copy, promoted_copy, standby
+from tests.support.failing_servers import cold_copy, promote, promoted_copy, standby
 from tests.support.processes import ROOT, Process, Processes, until
 from tests.support.rows import make_schedule
 
@@ -298,7 +298,7 @@ def test_an_asynchronous_replica_is_promoted(primary: TemporaryServer, tmp_path:
         began = time.monotonic()
         primary.stop()
         [(moment,)] = sql(replica, "SELECT pg_last_xact_replay_timestamp()::text")
-        sql(replica, "SELECT pg_promote()")
+        promote(replica)
         url = shop(replica)
         raised = run(url, "fence", "raise", "--admin", "--yes", "--restored-to", moment)
         assert raised.exit_code == 0, raised.output
@@ -351,7 +351,7 @@ def test_what_a_replica_did_not_get_is_recorded_again(
         until(lambda: sql(primary, done) == [(2,)])
         assert sql(replica, done) == [(0,)]
         primary.stop()
-        sql(replica, "SELECT pg_promote()")
+        promote(replica)
         # A process notices when it writes next.
         until(lambda: sql(replica, done) == [(1,)])
         pgbeat.submit("chaos.work", queue="prefork", app=chaos_app.app)

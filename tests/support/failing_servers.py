@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psycopg
 
@@ -126,22 +125,26 @@ def promoted_copy(primary: TemporaryServer) -> TemporaryServer:
 
 @contextmanager
 def standby(primary: TemporaryServer) -> Iterator[tuple[TemporaryServer, Proxy]]:
-    """Starts a standby that streams from a server, by a network that can be cut.
-
-    The primary is restarted meanwhile.
-    """
-    copy, data = cold_copy(primary, "standby.signal")
-    network = Proxy(primary.dsn)
-    port = urlsplit(network.dsn).port
-    with (data / "postgresql.auto.conf").open("a") as settings:
-        settings.write(f"primary_conninfo = 'host=127.0.0.1 port={port} user=postgres'\n")
-    primary.start()
-    copy.start()
+    """Starts a standby that streams from a server, by a network that can be cut."""
+    copy, network = TemporaryServer(), Proxy(primary.dsn)
+    data = data_folder(copy)
+    copy.stop()
+    _stream(primary, network.dsn, copy, data)
     try:
         yield copy, network
     finally:
         copy.remove()
         network.close()
+
+
+def _stream(primary: TemporaryServer, route: str, standby: TemporaryServer, data: str) -> None:
+    """Copies a server to one that is stopped, and starts that as its standby."""
+    owner = os.stat(data)
+    subprocess.run(["rm", "-rf", data], check=True)
+    options = ("-D", data, "-d", route, "-c", "fast", "-R", "--no-sync")
+    subprocess.run([primary.programs / "pg_basebackup", *options], check=True, capture_output=True)
+    subprocess.run(["chown", "-R", f"{owner.st_uid}:{owner.st_gid}", data], check=True)
+    standby.start()
 
 
 def cold_copy(server: TemporaryServer, signal_file: str) -> tuple[TemporaryServer, Path]:
@@ -169,12 +172,7 @@ def begin_standby(
     From then on each commit that is answered is on both. `data` is the standby's folder, `route`
     the primary's DSN for it: a proxy's, since no other user may reach its socket.
     """
-    owner = os.stat(data)
-    subprocess.run(["rm", "-rf", data], check=True)
-    options = ("-D", data, "-d", route, "-c", "fast", "-R", "--no-sync")
-    subprocess.run([primary.programs / "pg_basebackup", *options], check=True, capture_output=True)
-    subprocess.run(["chown", "-R", f"{owner.st_uid}:{owner.st_gid}", data], check=True)
-    standby.start()
+    _stream(primary, route, standby, data)
     with psycopg.connect(primary.dsn, autocommit=True) as admin:
         admin.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
         admin.execute("SELECT pg_reload_conf()")

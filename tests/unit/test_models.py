@@ -1,6 +1,5 @@
 """Models hold in every state, broken variants fail, and each step names code that is there."""
 
-import ast
 import re
 from functools import cache
 
@@ -9,6 +8,7 @@ import pytest
 from tests.models import MODELS
 from tests.models.checker import Verdict, check
 from tests.support.processes import ROOT
+from tests.support.sources import definitions
 
 PACKAGE = ROOT / "pgbeat"
 PAGE = (ROOT / "docs/proof/models.md").read_text()
@@ -64,21 +64,4 @@ def _source(path: str, name: str) -> str:
     if path.endswith(".sql"):
         parts = dict(re.findall(r"^-- name: (\w+)$(.*?)(?=^-- name: |\Z)", text, re.M | re.S))
         return parts.get(name, "") if name else text
-    return _definitions(path).get(name, "")
-
-
-@cache
-def _definitions(path: str) -> dict[str, str]:
-    text = (PACKAGE / path).read_text()
-    found: dict[str, str] = {}
-
-    def visit(parent: ast.AST, prefix: str) -> None:
-        for node in ast.iter_child_nodes(parent):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                found[prefix + node.name] = ast.get_source_segment(text, node) or ""
-                visit(node, f"{prefix}{node.name}.")
-            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                found[prefix + node.targets[0].id] = ast.get_source_segment(text, node) or ""
-
-    visit(ast.parse(text), "")
-    return found
+    return definitions(path, with_names=True).get(name, "")

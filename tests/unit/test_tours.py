@@ -1,14 +1,13 @@
 """docs/contributing/tours.md names functions that exist, and each step calls the next."""
 
-import ast
 import re
 import tomllib
-from functools import cache
 from typing import NamedTuple
 
 import pytest
 
 from tests.support.processes import ROOT
+from tests.support.sources import definitions
 
 PAGE = (ROOT / "docs/contributing/tours.md").read_text()
 PACKAGE = ROOT / "pgbeat"
@@ -46,27 +45,11 @@ LEGS = {
 }
 
 
-@cache
-def _definitions(path: str) -> dict[str, str]:
-    """The source of each function and class of a module, by its qualified name."""
-    source = (PACKAGE / path).read_text()
-    found: dict[str, str] = {}
-
-    def visit(parent: ast.AST, prefix: str) -> None:
-        for node in ast.iter_child_nodes(parent):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                found[prefix + node.name] = ast.get_source_segment(source, node) or ""
-                visit(node, f"{prefix}{node.name}.")
-
-    visit(ast.parse(source), "")
-    return found
-
-
 @pytest.mark.parametrize(("path", "name"), MENTIONED)
 def test_what_the_tours_name_exists(path: str, name: str) -> None:
     assert (PACKAGE / path).is_file()
     if name:
-        assert name in _definitions(path)
+        assert name in definitions(path)
 
 
 def test_there_are_five_tours() -> None:
@@ -78,7 +61,7 @@ def test_there_are_five_tours() -> None:
 def test_each_step_calls_the_next(leg: str) -> None:
     for step, following in zip(LEGS[leg], LEGS[leg][1:], strict=False):
         called = following.name.rpartition(".")[2]
-        source = _definitions(step.path)[step.name].partition("\n")[2]
+        source = definitions(step.path)[step.name].partition("\n")[2]
         assert re.search(rf"\b{called}\b", source), f"{step} doesn't call {following}"
 
 

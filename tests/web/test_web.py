@@ -12,10 +12,10 @@ from celery import Celery
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from pgbeat import runbook
 from pgbeat.access.actors import Actor
 from pgbeat.config import Settings
 from pgbeat.errors import CannotPublish, ConfigError, InvalidJob
+from pgbeat.monitoring import runbook
 from pgbeat.web import create_app
 from tests.support.command_line import Sql
 from tests.support.databases import broker_url

@@ -4,12 +4,12 @@ import click
 from rich.text import Text
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import runbook
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED, unreachable
 from pgbeat.cli.terminal.printing import Cell
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
+from pgbeat.monitoring import runbook
 from pgbeat.monitoring.checks.doctor import checks
 from pgbeat.monitoring.checks.server_checks import Check
 

@@ -63,6 +63,5 @@ SELECT EXISTS (SELECT FROM added), EXISTS (
        SELECT FROM pgbeat.counters
         WHERE namespace = '' AND metric = :metric AND label = '' AND kind = '')
 
--- Its first report says where it runs.
 -- name: living
 SELECT count(*) FROM pgbeat.workers w WHERE {alive}

@@ -21,10 +21,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from pgbeat import runbook
 from pgbeat.access import audit_words
 from pgbeat.database import connections
 from pgbeat.errors import InvalidToken, PgbeatError
+from pgbeat.monitoring import runbook
 from pgbeat.timetables import relative, span
 from pgbeat.version import __version__
 from pgbeat.web import problems

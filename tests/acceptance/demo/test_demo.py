@@ -21,6 +21,8 @@ import pytest
 from pgbeat.errors import PgbeatError
 from pgbeat.testing import embedded
 from tests.support.processes import Process, until
+from tests.support.reachable_folder import folder as folder
+from tests.support.reachable_folder import left
 
 DEMO = [sys.executable, "-c", "from pgbeat.cli import main; main()", "demo"]
 #: Runs a command as the foreground of the terminal that is its standard input.
@@ -40,31 +42,6 @@ with embedded.server(Path(sys.argv[1]), {"fsync": "off"}) as server:
     print("pid", server.pid, flush=True)
     signal.pause()
 """
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Yields a folder with a short name that the server's user can reach."""
-    path = Path(tempfile.mkdtemp(prefix="pgb-"))
-    path.chmod(0o755)
-    yield path
-    for process in left(path):
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def left(folder: Path) -> list[psutil.Process]:
-    """Returns the processes that work in the folder, or have it in their arguments."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            places = [process.cwd(), *process.cmdline()]
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-        if process.pid != os.getpid() and any(str(folder) in place for place in places):
-            found.append(process)
-    return found
 
 
 @pytest.fixture

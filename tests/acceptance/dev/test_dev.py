@@ -1,11 +1,9 @@
 """`pgbeat dev` and `pgbeat all` as processes: follow the source, lose no task, leave nothing."""
 
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,8 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.acceptance.demo.test_demo import left
 from tests.support.processes import Process, until
+from tests.support.reachable_folder import folder as folder
+from tests.support.reachable_folder import left
 
 PGBEAT = [sys.executable, "-c", "from pgbeat.cli import main; main()"]
 APP = """
@@ -84,17 +83,6 @@ class Project:
     def await_notes(self, text: str, after: int = 0) -> None:
         """Waits for a note of this text behind the first `after` ones."""
         until(lambda: text in self.notes()[after:], 90, f"a note {text!r}")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="pgb-"))
-    path.chmod(0o755)
-    yield path
-    for process in left(path):
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture

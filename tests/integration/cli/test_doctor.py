@@ -8,11 +8,11 @@ from celery import Celery
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool, StaticPool
 
-from pgbeat import runbook
 from pgbeat.broker.transport.consuming import consumers
 from pgbeat.config import postgres_url
 from pgbeat.database import poolers
 from pgbeat.database.tables import metadata
+from pgbeat.monitoring import runbook
 from pgbeat.monitoring.checks.server_checks import Check
 from tests.support.broker_sessions import Sessions, put, queue_id
 from tests.support.command_line import Sql, read, run, run_with

@@ -11,8 +11,8 @@ from pgbeat.cli.operations.top_page import Snapshot, share
 from pgbeat.jobs.lanes.model import Lane, LaneUsage
 from pgbeat.jobs.rows.model import Job
 from pgbeat.monitoring.beats import Status
+from pgbeat.monitoring.runbook import LATE, Trouble
 from pgbeat.monitoring.worker_usage import WorkerUsage
-from pgbeat.runbook import LATE, Trouble
 from pgbeat.schedules.model import Backlog
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)

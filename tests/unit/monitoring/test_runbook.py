@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pgbeat import runbook
+from pgbeat.monitoring import runbook
 from tests.support.processes import ROOT
 
 PAGE = (ROOT / "docs/how-to/runbook.md").read_text()

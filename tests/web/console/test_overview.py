@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pgbeat import runbook
+from pgbeat.monitoring import runbook
 from tests.support.command_line import Sql
 from tests.support.pages import html, words_of
 from tests.support.rows import make_execution, make_job, make_schedule, make_tick
