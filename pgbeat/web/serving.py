@@ -54,17 +54,29 @@ def serve(
 
     Each process calls `make`. `ready` is called once, before the first request is accepted.
     """
-    with _ended_by_signals():
+    with _ended_by_signals() as stop:
         if workers == 1:
             app = make()
             ready()
-            _run(app, sock, root_path)
+            _run(app, sock, root_path, stop)
         else:
             ready()
-            _Fleet(lambda: _run(make(), sock, root_path)).run(workers)
+            _Fleet(lambda: _run(make(), sock, root_path, stop)).run(workers)
 
 
-def _run(app: FastAPI, sock: socket.socket, root_path: str) -> None:
+class _Stop:
+    """What SIGINT and SIGTERM do: they raise `SystemExit`, or are noted until the server looks."""
+
+    def __init__(self) -> None:
+        self.came = self.is_noted = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        if not self.is_noted:
+            raise SystemExit(0)
+
+
+def _run(app: FastAPI, sock: socket.socket, root_path: str, stop: _Stop) -> None:
     config = uvicorn.Config(
         app,
         http=PunctualProtocol,
@@ -74,19 +86,26 @@ def _run(app: FastAPI, sock: socket.socket, root_path: str) -> None:
         timeout_graceful_shutdown=_GRACE,
         h11_max_incomplete_event_size=64 * 1024,
     )
+    # The collector calls finalizers, and Python drops what is raised in them.
+    stop.is_noted = True
     # Full collections need not look at what the program has loaded: they took a tenth of a second
     # each, in one of some twenty overviews.
     gc.collect()
     gc.freeze()
-    _Server(config, app).run(sockets=[sock])
+    _Server(config, app, stop).run(sockets=[sock])
 
 
 class _Server(uvicorn.Server):
     """Ends event streams on shutdown, instead of waiting for them."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, stop: _Stop) -> None:
         super().__init__(config)
-        self._app = app
+        self._app, self._stop = app, stop
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts up, unless a signal came before this server handled them."""
+        self.should_exit = self.should_exit or self._stop.came
+        await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shuts down."""
@@ -97,18 +116,15 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def _ended_by_signals() -> Iterator[_Stop]:
     """Ends the block without an error on SIGINT and SIGTERM."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(0)
-
+    stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield stop
         return
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield stop
     except SystemExit as error:
         if error.code not in (0, None):
             raise

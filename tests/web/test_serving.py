@@ -54,6 +54,31 @@ def test_it_serves_until_it_is_told_to_end(processes: Processes, number: signal.
     assert "Traceback" not in process.output
 
 
+def test_a_signal_in_a_finalizer(processes: Processes) -> None:
+    """Python drops what a signal's handler raises there."""
+    process = processes.run(sys.executable, "-c", _SIGNALLED_BY_A_FINALIZER)
+    assert process.wait(20) == 0
+    assert process.output == ""
+
+
+_SIGNALLED_BY_A_FINALIZER = """
+import os, signal
+from fastapi import FastAPI
+from pgbeat.web import serving
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+def ready():
+    Cycle()
+
+serving.serve(FastAPI, serving.listen("127.0.0.1", 0), ready=ready)
+"""
+
+
 @pytest.mark.slow
 def test_a_terminal_shows_a_link_that_signs_in_once(processes: Processes) -> None:
     process = processes.run(
