@@ -5,14 +5,15 @@ import random
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import checks, load, site
+from tests.chaos import load, promises, site
+from tests.chaos.broken_builds import BUILDS
 from tests.chaos.faults import Faults
 from tests.chaos.load import Load
+from tests.chaos.record import Record, note
 from tests.chaos.site import Site
 
 #: Once it is calm, everything unfinished must finish: within so many seconds something must, and
@@ -37,38 +38,48 @@ _STALLED = """
 
 
 def run(
-    folder: Path, seconds: float, seed: int, pause: float = 4.0, only: Container[str] = ()
+    folder: Path,
+    seconds: float,
+    seed: int,
+    pause: float = 4.0,
+    only: Container[str] = (),
+    build: str = "",
 ) -> list[str]:
-    """Makes chaos for so long, in rounds of at most ten minutes; returns the broken promises."""
+    """Makes chaos for so long, in rounds of at most ten minutes; returns the broken promises.
+
+    `build` is the name of a broken build.
+    """
     broken: list[str] = []
-    with site.opened(folder) as place:
+    with site.opened(folder, build) as place:
         load.prepare(place)
         requests = Load(place, seed)
         faults = Faults(place, requests, seed, only)
         end = time.monotonic() + seconds
         while time.monotonic() < end and not broken:
-            began = site.now()
+            note(folder, "rounds", {"began": site.now()})
             broken += _round(faults, requests, min(end, time.monotonic() + 600), pause)
-            requests.save()
-            broken += checks.violations(place, requests.promised, faults.history, began)
-            _report(place, requests, faults)
-        if broken:
-            place.dump()
+            requests.promised.save(folder)
+            place.keep_log()
+            record = Record(folder, place.sql, requests.app)
+            broken += promises.broken(promises.check(record))
+            print(f"-- {record.counts()}", flush=True)
+        place.dump()
     return broken
 
 
 def _round(faults: Faults, requests: Load, end: float, pause: float) -> list[str]:
     """Faults and requests until `end`, then a calm; returns what did not go on or finish."""
     place, broken = faults.site, list[str]()
+    record = Record(place.folder, place.sql, requests.app)
     place.sql("UPDATE pgbeat.schedules SET paused_at = NULL")
     requests.start()
     began, chance = time.monotonic(), random.Random(faults.chance.random())  # noqa: S311
     while time.monotonic() < end:
         time.sleep(max(0.0, min(chance.uniform(0, 2 * pause), end - time.monotonic())))
         faults.step()
-        broken += checks.violations_meanwhile(place)
+        broken += promises.broken(promises.check_meanwhile(record))
         if time.monotonic() > began + 60:
-            broken += [f"a schedule stands still: {row}" for row in place.sql(_STALLED)]
+            broken += [f"a schedule stands still: {row}" for row in record.rows(_STALLED)]
     faults.calm()
     requests.stop()
     broken += [f"a request failed: {error}" for error in requests.errors]
@@ -91,19 +102,6 @@ def _unfinished(place: Site) -> list[str]:
     return []
 
 
-def _report(place: Site, requests: Load, faults: Faults) -> None:
-    print(
-        f"-- {len(requests.promised.jobs)} jobs submitted,"
-        f" {len(requests.promised.committed)} tasks committed,"
-        f" {len(requests.promised.canvases)} canvases sent,"
-        f" ticks {dict(place.sql('SELECT outcome, count(*) FROM pgbeat.ticks GROUP BY 1'))},"
-        f" jobs {dict(place.sql('SELECT state, count(*) FROM pgbeat.jobs GROUP BY 1'))},"
-        f" faults {dict(Counter(fault.kind.split(' for ')[0] for fault in faults.history))},"
-        f" refused {requests.promised.refused}",
-        flush=True,
-    )
-
-
 def main() -> int:
     """Makes chaos as the command line says; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
@@ -111,12 +109,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--pause", type=float, default=4.0, help="mean seconds between faults")
     parser.add_argument("--only", nargs="+", default=(), help="faults, such as fill_disk")
+    parser.add_argument("--build", choices=BUILDS, default="", help="a broken build")
     parser.add_argument("--folder", type=Path, help="where logs and journal stay")
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     print(f"seed {given.seed}, folder {folder}", flush=True)
-    broken = run(folder, given.minutes * 60, given.seed, given.pause, given.only)
+    broken = run(folder, given.minutes * 60, given.seed, given.pause, given.only, given.build)
     for line in broken:
         print(f"BROKEN {line}", flush=True)
     print(f"seed {given.seed}: {len(broken)} broken promises", flush=True)

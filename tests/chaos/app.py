@@ -18,6 +18,10 @@ from sqlalchemy.orm import Session
 
 import pgbeat
 from pgbeat.config import postgres_url
+from tests.chaos.broken_builds import BUILDS, VARIABLE
+
+if build := os.environ.get(VARIABLE):
+    BUILDS[build].patch()
 
 FOLDER = Path(os.environ.get("CHAOS_FOLDER", "."))
 

@@ -6,17 +6,16 @@ what they booked is there once.
 
 import random
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 from billiard.exceptions import WorkerLostError
 from celery import Celery, Signature, chain, chord, group
-from celery.exceptions import TaskRevokedError
+from celery.exceptions import ChordError, TaskRevokedError
 from celery.result import AsyncResult
 
 from tests.chaos.app import POLICIES
+from tests.chaos.record import Canvas, Record
 from tests.chaos.site import Site
 
 _HOW = {"return": 60, "retry": 8, "celery_retry": 6, "snooze": 10, "die": 2, "fail": 3, "obey": 11}
@@ -28,35 +27,6 @@ _TASKS = {
     "chaos.add_in_lane": 1,
     "chaos.book_in_lane": 1,
 }
-
-
-@dataclass
-class Canvas:
-    """A canvas whose sending was answered: the ids of its tasks, the last one's last."""
-
-    kind: str
-    ids: list[str]
-    #: What the last task returns if all complete.
-    value: int
-    #: Tasks that are sent beside the last one if it completes.
-    callbacks: list[str]
-    #: The group that its first task sends as a chord's header.
-    group: str | None = None
-
-    def sender_of(self, task: str) -> str | None:
-        """Returns the task at whose end a task is sent; `None` if there is none, or several."""
-        order = [*self.ids, *self.callbacks]
-        at = order.index(task)
-        match self.kind:
-            case "chain" if at > 0:
-                return order[at - 1]
-            case "chord of chains" if at % 2:
-                return order[at - 1]
-            case "chain with a chord" if 0 < at < len(order) - 1:
-                return order[0]
-            case "callback" if at > 0:
-                return order[0]
-        return None
 
 
 def prepare(site: Site) -> None:
@@ -135,56 +105,75 @@ def send_unique(app: Celery, chance: random.Random) -> str:
     return str(sent.id)
 
 
-def violations(
-    site: Site,
-    app: Celery,
-    sent: list[Canvas],
-    refused: set[str],
-    unique: set[str],
-    ends: Counter[str],
-    unsure: set[str],
-) -> Iterator[str]:
-    """Yields the broken promises. `ends` is how often each task came to its end.
+#: What a canvas must not do.
+_NO_END = "a canvas that did not end"
+_OTHER_VALUE = "a canvas with another value"
+_NOT_COMPLETED = "a canvas that failed though its parts completed"
+_WITHOUT_PART = "a canvas that completed without a part"
+_NO_CALLBACK = "a callback that did not end"
+_NO_UNIQUE = "a unique task that is not there"
+
+
+def check(record: Record, ends: Counter[str], unsure: set[str]) -> dict[str, list[str]]:
+    """Returns what breaks each promise. `ends` is how often each task came to its end.
 
     Results of those that are `unsure` may be on a server that was left behind.
     """
+    promised, found = record.promised, dict[str, list[str]]()
     for name, query in _NONE.items():
-        rows = site.sql(query, *[sorted(unsure)][: query.count("%s")])
-        yield from (f"{name}: {', '.join(map(str, row))}" for row in rows)
-    tasks = dict(site.sql("SELECT id::text, task FROM pgbeat.jobs WHERE keeps_id"))
-    late = [c.group for c in sent if c.group and _may_leave_chord(app, c.ids[0], tasks, ends)]
+        found[name] = record.rows(query, *[sorted(unsure)][: query.count("%s")])
+    tasks = dict(record.sql("SELECT id::text, task FROM pgbeat.jobs WHERE keeps_id"))
+    late = [
+        c.group
+        for c in promised.canvases
+        if c.group and _may_leave_chord(record.app, c, tasks, ends)
+    ]
     for name, query in _NO_CHORD.items():
-        rows = site.sql(query, late, list(refused))
-        yield from (f"{name}: {', '.join(map(str, row))}" for row in rows)
-    yield from (f"a unique task is not there: {one}" for one in unique - tasks.keys())
-    for canvas in sent:
-        last = app.AsyncResult(canvas.ids[-1])
-        states = {each: app.AsyncResult(each).state for each in canvas.ids}
-        if not last.ready():
-            if unsure & states.keys():
-                continue
-            yield f"a {canvas.kind} that did not end: {states}"
-        elif last.state == "SUCCESS" and last.result != canvas.value:
-            yield f"a {canvas.kind} with {last.result} for {canvas.value}: {states}"
-        elif last.state != "SUCCESS" and set(states.values()) == {"SUCCESS"}:
-            yield f"a {canvas.kind} that failed though all completed: {states}"
-        elif last.state == "SUCCESS" and not all(
-            state == "SUCCESS" or _may_have_sent(app, part, tasks.get(part, ""))
-            for part, state in states.items()
-        ):
-            yield f"a {canvas.kind} that completed without a part: {states}"
-        elif last.state == "SUCCESS":
-            for each in canvas.callbacks:
-                if each not in unsure and not app.AsyncResult(each).ready():
-                    yield f"a callback that did not end: {each} of {canvas.ids}"
+        found[name] = record.rows(query, late, list(promised.unanswered))
+    found[_NO_UNIQUE] = sorted(promised.unique - tasks.keys())
+    wrong = (_NO_END, _OTHER_VALUE, _NOT_COMPLETED, _WITHOUT_PART, _NO_CALLBACK)
+    found |= {name: [] for name in wrong}
+    for canvas in promised.canvases:
+        if (fault := _wrong(record.app, canvas, tasks, unsure)) is not None:
+            name, of = fault
+            found[name].append(f"{canvas.kind}: {of}")
+    return found
 
 
-def _may_leave_chord(app: Celery, sender: str, tasks: dict[str, str], ends: Counter[str]) -> bool:
+def _wrong(
+    app: Celery, canvas: Canvas, tasks: dict[str, str], unsure: set[str]
+) -> tuple[str, Any] | None:
+    """Which promise a canvas breaks, and with what."""
+    last = app.AsyncResult(canvas.ids[-1])
+    states = {each: app.AsyncResult(each).state for each in canvas.ids}
+    if not last.ready():
+        return None if unsure & states.keys() else (_NO_END, states)
+    if last.state != "SUCCESS":
+        others = {state for each, state in states.items() if each != canvas.ids[-1]}
+        is_wrong = isinstance(last.result, ChordError) and others == {"SUCCESS"}
+        return (_NOT_COMPLETED, states) if is_wrong else None
+    if last.result != canvas.value:
+        return _OTHER_VALUE, f"{last.result} for {canvas.value}: {states}"
+    if not all(
+        state == "SUCCESS" or _may_have_sent(app, part, tasks.get(part, ""))
+        for part, state in states.items()
+    ):
+        return _WITHOUT_PART, states
+    for each in canvas.callbacks:
+        if each not in unsure and not app.AsyncResult(each).ready():
+            return _NO_CALLBACK, f"{each} of {canvas.ids}"
+    return None
+
+
+def _may_leave_chord(
+    app: Celery, canvas: Canvas, tasks: dict[str, str], ends: Counter[str]
+) -> bool:
     """Whether the row of the chord that a task sends may stay until it expires.
 
     A run that was behind sent it once more after it had ended, whose members are jobs and don't run
     again. Or the task was ended while it sent it, and doesn't end in one transaction.
     """
+    sender = canvas.ids[0]
     if ends[sender] > 1:
         return True
     return "book" not in tasks.get(sender, "") and app.AsyncResult(sender).state != "SUCCESS"

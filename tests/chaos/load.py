@@ -9,7 +9,6 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -27,8 +26,8 @@ from pgbeat.errors import PgbeatError
 from pgbeat.jobs.verbs import changes, control
 from tests.chaos import app as chaos_app
 from tests.chaos import canvases
-from tests.chaos.canvases import Canvas
-from tests.chaos.site import Site, now
+from tests.chaos.record import Promised
+from tests.chaos.site import Site
 from tests.support.jobs import job_controls
 from tests.support.rows import make_schedule
 
@@ -82,27 +81,6 @@ _HALVES = [
     }
     for minute in range(24 * 60)
 ]
-
-
-@dataclass
-class Promised:
-    """What was answered, and must therefore hold."""
-
-    #: Arguments of each job that was submitted, by its id.
-    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    #: Tasks whose transaction was committed, and such whose transaction was rolled back.
-    committed: set[str] = field(default_factory=set)
-    rolled_back: set[str] = field(default_factory=set)
-    #: Jobs that were cancelled.
-    cancelled: set[str] = field(default_factory=set)
-    #: Canvases of tasks with policies, tasks of those whose sending was refused, and unique tasks.
-    canvases: list[Canvas] = field(default_factory=list)
-    unanswered: set[str] = field(default_factory=set)
-    unique: set[str] = field(default_factory=set)
-    #: Schedules of one time.
-    once: set[str] = field(default_factory=set)
-    #: What was refused, by its kind: to be read, not checked.
-    refused: dict[str, int] = field(default_factory=dict)
 
 
 def prepare(site: Site) -> None:
@@ -306,27 +284,9 @@ class Load:
                     changes.update(unit, job_id, values=values)
                 else:
                     getattr(control, verb)(unit, job_id, **more)
-        if verb == "cancel":
-            with self._lock:
-                self.promised.cancelled.add(job_id)
 
     def release_all(self) -> None:
         """Resumes every job that is paused."""
         for (job_id,) in self.site.sql("SELECT id::text FROM pgbeat.jobs WHERE state = 'paused'"):
             with suppress(PgbeatError):
                 self.verb("resume", job_id)
-
-    def save(self) -> None:
-        """Writes what was promised next to the journal."""
-        with self._lock:
-            kept = {
-                "at": now(),
-                "jobs": self.promised.jobs,
-                "refused": self.promised.refused,
-                "committed": sorted(self.promised.committed),
-                "rolled_back": sorted(self.promised.rolled_back),
-                "cancelled": sorted(self.promised.cancelled),
-                "canvases": [vars(each) for each in self.promised.canvases],
-                "unanswered": sorted(self.promised.unanswered),
-            }
-        (self.site.folder / "promised.json").write_text(json.dumps(kept, default=str))

@@ -1,24 +1,13 @@
 """Faults that are under way, and those that were: who has one, and what is noted of each."""
 
-import json
 import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 
+from tests.chaos.record import Fault, note
 from tests.chaos.site import POOLED, WORKERS, Site, now
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One fault: what, to whom (`*` for all), from when until when."""
-
-    kind: str
-    whom: str
-    began: float
-    ended: float
 
 
 class Noted:
@@ -27,7 +16,6 @@ class Noted:
     def __init__(self, site: Site, seed: int) -> None:
         self.site = site
         self.chance = random.Random(seed)  # noqa: S311
-        self.history: list[Fault] = []
         self._under_way: list[threading.Thread] = []
         self._busy: set[str] = set()
         self._lock = threading.Lock()
@@ -76,8 +64,5 @@ class Noted:
     def _note(self, kind: str, whom: str, began: float) -> None:
         fault = Fault(kind, whom, began, now())
         with self._lock:
-            self.history.append(fault)
-        line = f"{time.strftime('%H:%M:%S')} {whom}: {kind}"
-        with Path(self.site.folder / "faults").open("a") as file:
-            file.write(json.dumps(asdict(fault)) + "\n")
-        print(line, flush=True)
+            note(self.site.folder, "faults", asdict(fault))
+        print(f"{time.strftime('%H:%M:%S')} {whom}: {kind}", flush=True)

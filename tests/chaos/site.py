@@ -20,6 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pgbeat.config import postgres_url
 from pgbeat.database.migrations import migrate
 from pgbeat.testing.databases import TemporaryServer
+from tests.chaos.broken_builds import BUILDS, VARIABLE
 from tests.support.databases import rows_of
 from tests.support.failing_servers import SmallDisk, begin_standby, data_folder, promote
 from tests.support.pgbouncer import Pooler
@@ -52,8 +53,8 @@ class Site:
     `pg_stat_activity` can be told from the others'; all that come through the pooler are `pooler`.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, build: str = "") -> None:
+        self.folder, self._build = folder, build
         #: The disk of both servers, if it can be full.
         self.disk = _small_disk()
         within = self.disk.folder if self.disk else None
@@ -99,10 +100,10 @@ class Site:
         return self._connect("chaos", "chaos")
 
     def dump(self) -> None:
-        """Writes the database into the folder, to look at afterwards."""
-        command = [str(self.server.programs / "pg_dump"), "-f", f"{self.folder}/dump.sql"]
-        command.append(self._dsn("chaos"))
-        subprocess.run(command, check=False)
+        """Writes the database into the folder."""
+        program = self.server.programs / "pg_dump"
+        options = ("--no-owner", "-f", self.folder / "dump.sql")
+        subprocess.run([program, *options, self._dsn("chaos")], check=True)
 
     def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Runs a statement in a session of its own; returns its rows."""
@@ -112,7 +113,7 @@ class Site:
 
     def restart_server(self, sign: signal.Signals) -> None:
         """Stops Postgres by the signal, and starts it again."""
-        self._keep_log()
+        self.keep_log()
         self.server.stop(sign)
         self.server.start()
         until(self._answers, 60, "Postgres is back")
@@ -144,18 +145,10 @@ class Site:
 
     def stop_spare(self) -> None:
         """Ends the server that is not the primary."""
-        self._keep_log()
+        self.keep_log()
         self._spare.stop(signal.SIGQUIT)
 
-    def deadlocks(self) -> list[str]:
-        """What Postgres has said of each deadlock."""
-        self._keep_log()
-        text = "".join(
-            each.read_text(errors="replace") for each in self.folder.glob("postgres-*.log")
-        )
-        return [said.partition("CONTEXT:")[0] for said in text.split("deadlock detected")[1:]]
-
-    def _keep_log(self) -> None:
+    def keep_log(self) -> None:
         """Copies the server's log, which begins anew with each start."""
         for server in (self.server, self._spare):
             shutil.copy(server.log, self.folder / f"postgres-{server.pid}.log")
@@ -189,6 +182,7 @@ class Site:
             "CHAOS_OPTIONS": json.dumps({"lease": LEASE} if is_pooled else {}),
             "CHAOS_FOLDER": str(self.folder),
             "CHAOS_EPOCH": str(time.time() - time.monotonic()),
+            VARIABLE: self._build,
             **self._clock(name),
         }
         command: tuple[str, ...] = ("beat", "-S", "pgbeat.Scheduler", "--pidfile=")
@@ -273,13 +267,17 @@ class Site:
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[Site]:
-    """A site with its crew at work, until the block ends."""
+def opened(folder: Path, build: str = "") -> Iterator[Site]:
+    """A site with its crew at work, until the block ends. `build` is a broken one."""
     if shutil.which("pgbouncer") is None:
         raise RuntimeError("chaos needs pgbouncer")
-    site = Site(folder)
+    site = Site(folder, build)
     try:
         site.start_all()
+        if build:
+            until(lambda: site.sql("SELECT to_regclass('kombu_message')") != [(None,)])
+            BUILDS[build].patch()
+            site.sql(BUILDS[build].sql)
         yield site
     finally:
         site.close()

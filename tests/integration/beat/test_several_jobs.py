@@ -13,7 +13,7 @@ from celery import Celery
 from pgbeat import JobRequest
 from pgbeat.jobs.states import endings, retries
 from pgbeat.schedules import launchers, ticks
-from tests.chaos import checks
+from tests.chaos import promises
 from tests.support.command_line import run_with
 from tests.support.launchers import register
 from tests.support.processes import until
@@ -290,7 +290,7 @@ def test_chaos_finds_each_job_by_its_tick(sql: Sql, at: At, is_broken: bool) -> 
     if is_broken:
         sql("DELETE FROM pgbeat.jobs WHERE run_key = 'b'")
         sql("UPDATE pgbeat.ticks SET more_job_ids = more_job_ids[1:1] WHERE schedule = 's'")
-    found = {name for name in _OF_TICKS if sql(checks._NEVER[name])}
+    found = {name for name in _OF_TICKS if sql(promises._NEVER[name])}
     expected = {"a launched tick without its job", "a schedule's job without its tick"}
     assert found == (expected if is_broken else set())
 

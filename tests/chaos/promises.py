@@ -1,88 +1,63 @@
 """What must hold after a round: the promises of `docs/concepts/guarantees.md`.
 
-Each check returns a line for each thing that broke a promise. A second start of a job, or two jobs
-at once in a lane of one, is excused if a fault hit the worker at the time: the promise says so.
+Each check returns what breaks each promise. A second start of a job, or two jobs at once in a lane
+of one, is excused if a fault hit the worker at the time: the promise says so.
 """
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 
 from tests.chaos import app as chaos_app
 from tests.chaos import canvases
-from tests.chaos.load import LANES, Promised
-from tests.chaos.noted import Fault
-from tests.chaos.site import Site
+from tests.chaos.load import LANES
+from tests.chaos.record import Fault, Line, Record
 
 #: Seconds before a start in which a fault of its worker still matters, and after it.
 _BEFORE, _AFTER = 15.0, 5.0
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of the journal."""
-
-    phase: str
-    id: str
-    at: float
-    pid: int
-    worker: str
-    task: str
-
-
-def journal(site: Site) -> list[Line]:
-    """What the tasks wrote."""
-    file = site.folder / "journal"
-    lines = file.read_text().splitlines() if file.exists() else []
-    return [Line(**json.loads(line)) for line in lines]
-
-
-def violations(site: Site, promised: Promised, faults: list[Fault], since: float) -> list[str]:
-    """Returns all broken promises.
-
-    Due times count from the last time (seconds since the epoch) at which the schedules were
-    resumed, since none is missed while they are paused.
-    """
-    lines = journal(site)
-    ends = Counter(line.id for line in lines if line.phase == "end")
-    found = [
-        f"a due time that no tick accounts for: {', '.join(map(str, row))}"
-        for row in site.sql(_UNACCOUNTED, since)
-    ]
-    for name, query in (*_NEVER.items(), *_NOT_AFTERWARDS.items()):
-        found += [f"{name}: {', '.join(map(str, row))}" for row in site.sql(query)]
-    found += _kept(site, promised, lines)
-    found += _ended(site, lines)
-    found += _repeated(promised, lines, ends, faults)
-    found += _crowded(site, lines, faults)
-    found += [f"a deadlock: {said}" for said in site.deadlocks()]
-    found += _exited(lines, faults)
-    unsure = _unsure(lines, faults)
-    found += canvases.violations(
-        site, chaos_app.app, promised.canvases, promised.unanswered, promised.unique, ends, unsure
-    )
-    return found
+def check(record: Record) -> dict[str, list[str]]:
+    """Returns what breaks each promise; nothing must, once all has finished."""
+    ends = Counter(line.id for line in record.journal if line.phase == "end")
+    queries = (*_NEVER.items(), *_NOT_AFTERWARDS.items())
+    # Due times count within a round, since none is missed while the schedules are paused.
+    rounds = zip(record.rounds, [*record.rounds[1:], None], strict=True)
+    return {
+        "a due time that no tick accounts for": [
+            row for each in rounds for row in record.rows(_UNACCOUNTED, *each)
+        ],
+        **{name: record.rows(query) for name, query in queries},
+        **_kept(record),
+        "a job that completed without having run to its end": _not_ended(record, ends),
+        "a task that was started again without a fault": _repeated(record, ends),
+        "a lane with more jobs at work than its limit": _crowded(record),
+        "a deadlock": record.deadlocks,
+        "a process that ended by itself": _exited(record),
+        **canvases.check(record, ends, _unsure(record)),
+    }
 
 
-def _unsure(lines: list[Line], faults: list[Fault]) -> set[str]:
+def check_meanwhile(record: Record) -> dict[str, list[str]]:
+    """Returns what breaks a promise at the moment, whatever is going on."""
+    return {name: record.rows(query) for name, query in _NEVER.items()}
+
+
+def broken(found: dict[str, list[str]]) -> list[str]:
+    """Each thing that breaks a promise, with the promise."""
+    return [f"{name}: {each}" for name, rows in found.items() for each in rows]
+
+
+def _unsure(record: Record) -> set[str]:
     """Returns the tasks that ran while a server was left behind.
 
     `docs/how-to/failover.md`: what was committed there is on no other. So results may be, which
     commit asynchronously; those of `finish` don't.
     """
-    windows = [(f.began, f.ended) for f in faults if f.kind.startswith("standby promoted")]
-    return {line.id for line in lines if any(began <= line.at <= end for began, end in windows)}
-
-
-def violations_meanwhile(site: Site) -> list[str]:
-    """Returns the promises that are broken at the moment, whatever is going on."""
-    return [
-        f"{name}: {', '.join(map(str, row))}"
-        for name, query in _NEVER.items()
-        for row in site.sql(query)
-    ]
+    windows = [(f.began, f.ended) for f in record.faults if f.kind.startswith("standby promoted")]
+    return {
+        line.id for line in record.journal if any(began <= line.at <= end for began, end in windows)
+    }
 
 
 #: Schedules whose due times and ticks, with those that the ticks say were missed, differ in number.
@@ -91,7 +66,7 @@ _UNACCOUNTED = """
       FROM pgbeat.schedules s JOIN pgbeat.ticks t ON t.schedule_id = s.id,
            coalesce(extract(epoch FROM s.every), (s.labels ->> 'period')::numeric) AS period
      WHERE t.trigger = 'timetable' AND s.name ~ '^(plain|all|lane|cron|rrule|jitter|several)'
-       AND t.due_at > to_timestamp(%s)
+       AND t.due_at > to_timestamp(%s) AND t.due_at < coalesce(to_timestamp(%s), 'infinity')
      GROUP BY s.name, period
     HAVING round(extract(epoch FROM max(t.due_at) - min(t.due_at)) / period) + 1
            <> count(*) + sum(missed) - (array_agg(missed ORDER BY t.due_at))[1]
@@ -190,89 +165,80 @@ _NOT_AFTERWARDS = {
 }
 
 
-def _kept(site: Site, promised: Promised, lines: list[Line]) -> list[str]:
+def _kept(record: Record) -> dict[str, list[str]]:
     """What was promised is there, what was rolled back is not."""
-    started = {line.id for line in lines}
-    there = {str(row[0]) for row in site.sql("SELECT id FROM pgbeat.jobs")}
-    return [
-        *(f"a schedule is not there: {name}" for name in promised.once - _names(site)),
-        *(f"a submitted job is not there: {i}" for i in promised.jobs.keys() - there),
-        *(f"a committed task never ran: {i}" for i in promised.committed - started),
-        *(f"a task that was rolled back ran: {i}" for i in promised.rolled_back & started),
-    ]
+    promised = record.promised
+    started = {line.id for line in record.journal}
+    jobs = {str(row[0]) for row in record.sql("SELECT id FROM pgbeat.jobs")}
+    names = {str(row[0]) for row in record.sql("SELECT name FROM pgbeat.schedules")}
+    return {
+        "a schedule that is not there": sorted(promised.once - names),
+        "a submitted job that is not there": sorted(promised.jobs.keys() - jobs),
+        "a committed task that never ran": sorted(promised.committed - started),
+        "a task that was rolled back and ran": sorted(promised.rolled_back & started),
+    }
 
 
-def _names(site: Site) -> set[str]:
-    return {name for (name,) in site.sql("SELECT name FROM pgbeat.schedules")}
+def _not_ended(record: Record, ends: Counter[str]) -> list[str]:
+    completed = record.sql("SELECT id::text FROM pgbeat.jobs WHERE state = 'completed'")
+    return [job for (job,) in completed if job not in ends]
 
 
-def _ended(site: Site, lines: list[Line]) -> list[str]:
-    """A completed job ran to its end."""
-    ended = {line.id for line in lines if line.phase == "end"}
-    completed = site.sql("SELECT id::text FROM pgbeat.jobs WHERE state = 'completed'")
-    return [f"completed without having run to its end: {i}" for (i,) in completed if i not in ended]
-
-
-def _repeated(
-    promised: Promised, lines: list[Line], ends: Counter[str], faults: list[Fault]
-) -> list[str]:
+def _repeated(record: Record, ends: Counter[str]) -> list[str]:
     """Returns jobs that were started twice without a fault of one of the two workers.
 
     The second worker may have had the message in memory when it lost its session. A task may say
     itself that it will run again. What is no job runs again, too, if its sender did.
     """
     plain = {name for name, policy in chaos_app.POLICIES.items() if policy is None}
-    sent_twice = canvases.sent_twice(promised.canvases, ends)
+    sent_twice = canvases.sent_twice(record.promised.canvases, ends)
     starts: dict[str, list[Line]] = defaultdict(list)
-    for line in lines:
+    for line in record.journal:
         if line.phase == "start":
             if line.task not in plain or line.id not in sent_twice:
                 starts[line.id].append(line)
         elif line.phase == "again":
             starts.pop(line.id, None)
-    own = _deaths(lines)
+    faults = (*record.faults, *_deaths(record))
     return [
-        f"started again without a fault: {job} on {first.worker} at {first.at:.1f},"
-        f" on {second.worker} at {second.at:.1f}"
+        f"{job} on {first.worker} at {first.at:.1f}, on {second.worker} at {second.at:.1f}"
         for job, each in starts.items()
         for first, second in pairwise(each)
-        if not any(
-            _excused(line.worker, first.at, second.at, (*faults, *own)) for line in (first, second)
-        )
+        if not any(_excused(line.worker, first.at, second.at, faults) for line in (first, second))
     ]
 
 
-def _exited(lines: list[Line], faults: list[Fault]) -> list[str]:
+def _exited(record: Record) -> list[str]:
     """Returns processes that ended though nothing killed them: no fault of the server may.
 
     A prefork worker ends, in plain Celery too, if its pool loses a process as it starts.
     """
-    killed = {fault.whom for fault in _deaths(lines)}
-    killed |= {fault.whom for fault in faults if fault.kind == "child killed"}
+    killed = {fault.whom for fault in _deaths(record)}
+    killed |= {fault.whom for fault in record.faults if fault.kind == "child killed"}
     return [
-        f"ended by itself: {fault.whom}"
-        for fault in faults
+        fault.whom
+        for fault in record.faults
         if fault.kind == "ended by itself" and fault.whom not in killed
     ]
 
 
-def _crowded(site: Site, lines: list[Line], faults: list[Fault]) -> list[str]:
+def _crowded(record: Record) -> list[str]:
     """No more jobs of a lane are at work at once than its limit.
 
     What a worker starts that counts as dead has no slot, if its job has ended elsewhere.
     """
     jobs = {
         job: (lane, ended)
-        for job, lane, ended in site.sql(
+        for job, lane, ended in record.sql(
             "SELECT id::text, lane, extract(epoch FROM finished_at)::float FROM pgbeat.jobs"
             " WHERE lane IS NOT NULL"
         )
     }
-    own, ends = _deaths(lines), _ends(site)
+    faults, ends = (*record.faults, *_deaths(record)), _ends(record)
     over: list[str] = []
     for lane, limit in LANES.items():
         running: dict[str, Line] = {}
-        for line in sorted(lines, key=lambda each: each.at):
+        for line in sorted(record.journal, key=lambda each: each.at):
             own_lane, ended = jobs.get(line.id, (None, None))
             if own_lane != lane or (line.phase == "start" and (ended or line.at) < line.at):
                 continue
@@ -285,20 +251,20 @@ def _crowded(site: Site, lines: list[Line], faults: list[Fault]) -> list[str]:
                 for job, other in running.items()
                 if not any(abs(b - other.at) < 1 and e <= line.at for b, e in ends[job])
                 and not any(
-                    _excused(worker, other.at, line.at, (*faults, *own))
+                    _excused(worker, other.at, line.at, faults)
                     for worker in (other.worker, line.worker)
                 )
             }
             running[line.id] = line
             if len(running) > limit:
-                over.append(f"lane {lane}, limit {limit}: {sorted(running)} at {line.at:.1f}")
+                over.append(f"{lane}, limit {limit}: {sorted(running)} at {line.at:.1f}")
     return over
 
 
-def _ends(site: Site) -> dict[str, list[tuple[float, float]]]:
+def _ends(record: Record) -> dict[str, list[tuple[float, float]]]:
     """When each job's executions began and ended."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for job, began, ended in site.sql(
+    for job, began, ended in record.sql(
         "SELECT job_id::text, extract(epoch FROM started_at)::float,"
         " extract(epoch FROM finished_at)::float FROM pgbeat.executions"
         " WHERE finished_at IS NOT NULL"
@@ -307,9 +273,13 @@ def _ends(site: Site) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
-def _deaths(lines: Iterable[Line]) -> list[Fault]:
+def _deaths(record: Record) -> list[Fault]:
     """Tasks that took their process with them, as faults of their workers."""
-    return [Fault("died", line.worker, line.at, line.at) for line in lines if line.phase == "die"]
+    return [
+        Fault("died", line.worker, line.at, line.at)
+        for line in record.journal
+        if line.phase == "die"
+    ]
 
 
 def _excused(worker: str, since: float, until: float, faults: Iterable[Fault]) -> bool:
