@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pgbeat.errors import PgbeatError as PgbeatError
     from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy as ConcurrencyPolicy
     from pgbeat.jobs.lanes.concurrency import concurrency_policy as concurrency_policy
+    from pgbeat.jobs.policy.task_policies import TaskPolicy as TaskPolicy
     from pgbeat.jobs.running.task_exceptions import Cancelled as Cancelled
     from pgbeat.jobs.running.task_exceptions import Skip as Skip
     from pgbeat.jobs.running.task_exceptions import Snooze as Snooze
@@ -54,6 +55,7 @@ _HOME = {
     "Scheduler": "pgbeat.beat.scheduler",
     "Skip": "pgbeat.jobs.running.task_exceptions",
     "Snooze": "pgbeat.jobs.running.task_exceptions",
+    "TaskPolicy": "pgbeat.jobs.policy.task_policies",
     "artifacts": "pgbeat.worker.reporting",
     "checkpoint": "pgbeat.worker.reporting",
     "concurrency_policy": "pgbeat.jobs.lanes.concurrency",

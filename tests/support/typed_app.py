@@ -26,7 +26,7 @@ app.conf.update(pgbeat_url="postgresql://localhost/shop", pgbeat_loop_interval=5
 engine = create_engine("postgresql+psycopg://localhost/shop")
 
 
-@app.task(acks_late=True, pgbeat={"lane": "gpu", "unique": True})
+@app.task(acks_late=True, pgbeat=pgbeat.TaskPolicy(lane="gpu", unique_for="1 hour", pin=True))
 def resize(image: int, width: int = 800) -> int:
     """Uses what a task may call."""
     job = pgbeat.current()
@@ -117,6 +117,9 @@ def mistakes() -> None:
     """Has mistakes that a checker must find."""
     pgbeat.sumbit(resize)  # type: ignore[attr-defined]
     pgbeat.submit(resize, run_at="tomorrow")  # type: ignore[arg-type]
+    pgbeat.submit(resize, max_attempts="5")  # type: ignore[arg-type]
+    pgbeat.submit_many([resize], lanes="gpu")  # type: ignore[call-arg]
+    pgbeat.TaskPolicy(template="nightly")  # type: ignore[typeddict-unknown-key]
     pgbeat.submit_group([resize], mode="serial")  # type: ignore[arg-type]
     pgbeat.run_direct(resize)  # type: ignore[call-arg]
     pgbeat.lanes.set_rate("gpu", 10)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from pgbeat.errors import InvalidInput, InvalidJob, Problem, Problems
 from pgbeat.storable import UNSTORABLE, is_storable
@@ -82,6 +82,34 @@ class JobPolicy(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """Returns the JSON object that `parse` reads, without fields that are `None`."""
         return {name: _plain(value) for name, value in self._asdict().items() if value is not None}
+
+
+#: Seconds, or text such as `15 minutes`.
+Length = timedelta | float | str
+
+
+class CommonOptions(TypedDict, total=False):
+    """What every policy may say, in words that `read` reads; `JobPolicy` has what it means."""
+
+    lane: str | None
+    priority: int | None
+    max_attempts: int | None
+    retry_base: Length | None
+    retry_cap: Length | None
+    tags: Sequence[str] | None
+    resources: Mapping[str, float] | None
+    unique: bool | None
+    unique_key: str | None
+    unique_for: Length | None
+    requires_approval: bool | None
+    must_start_within: Length | None
+    must_end_within: Length | None
+
+
+class PolicyOptions(CommonOptions, total=False):
+    """The policy of a job: keywords of `submit`, and a schedule's `job_policy`."""
+
+    template: str | None
 
 
 def parse(options: Mapping[str, Any], field: str = "") -> JobPolicy:

@@ -1,9 +1,11 @@
 """Finds the policies of tasks, by which whatever sends one of them makes a job.
 
     @app.task(pgbeat={"lane": "gpu", "unique": True})
+    @app.task(pgbeat=pgbeat.TaskPolicy(lane="gpu", unique=True))
 
-The attribute `pgbeat` of a task's class does the same. The setting `pgbeat_task_policies` has globs
-of tasks' names; the first that matches applies. The task's own policy is stronger.
+Both are the same; editors and type checkers know the keys of the second. The attribute `pgbeat` of
+a task's class does the same. The setting `pgbeat_task_policies` has globs of tasks' names; the
+first that matches applies. The task's own policy is stronger.
 
 Besides the keys of other policies, these have `pin`: the task stays on the version that sends it.
 """
@@ -20,10 +22,17 @@ from pgbeat.config.task_options import OPTION, has_policies, own_policy
 from pgbeat.errors import ConfigError, InvalidJob, Problem, Problems
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.policy import policies
-from pgbeat.jobs.policy.policies import JobPolicy
+from pgbeat.jobs.policy.policies import CommonOptions, JobPolicy
 
 if TYPE_CHECKING:
     from celery import Celery
+
+
+class TaskPolicy(CommonOptions, total=False):
+    """The policy of a task: `@app.task(pgbeat=pgbeat.TaskPolicy(lane="gpu"))`."""
+
+    #: The task stays on the version that sends it.
+    pin: bool | None
 
 
 def of_task(app: "Celery", name: str) -> JobPolicy | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from celery import Celery, current_app
 from sqlalchemy.exc import DBAPIError
@@ -15,6 +15,7 @@ from pgbeat.config import settings_of
 from pgbeat.database import privileges
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.policy import policies as job_policies
+from pgbeat.jobs.policy.policies import PolicyOptions
 from pgbeat.jobs.preparing.prepare import JobSpec, parse_countdown
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.model import Job
@@ -39,7 +40,7 @@ def submit(
     metadata: Mapping[str, Any] | None = None,
     depends_on: Sequence[Any] = (),
     depends_on_outcome: str = "completed",
-    **policy: Any,
+    **policy: Unpack[PolicyOptions],
 ) -> Job:
     """Makes a job, which workers execute as any other: queued, recorded and retried.
 
@@ -48,9 +49,7 @@ def submit(
     `task` is a task or the name of a registered one; without it, `template` names a template.
     `args` and `kwargs` are the task's, `options` those of `apply_async`. The job waits until
     `run_at`, which needs a time zone, or for `countdown` seconds. `policy` has the keys of a
-    schedule's `job_policy`: `template`, `lane`, `priority`, `max_attempts`, `retry_base`,
-    `retry_cap`, `tags`, `resources`, `unique`, `unique_key`, `unique_for`, `requires_approval`,
-    `must_start_within`, `must_end_within`. `description`, `labels` (names and texts) and `metadata`
+    schedule's `job_policy`. `description`, `labels` (names and texts) and `metadata`
     (any JSON) are kept with the job; lists can be filtered by labels.
 
     `depends_on` are jobs, or their ids, that must have `completed` before this one runs; with

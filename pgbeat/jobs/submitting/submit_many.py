@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Unpack
 
 from celery import Celery, current_app
 
@@ -14,7 +14,7 @@ from pgbeat.config import settings_of
 from pgbeat.jobs.checks import user_limits
 from pgbeat.jobs.flow import depends_on
 from pgbeat.jobs.policy import policies as job_policies
-from pgbeat.jobs.policy.policies import JobPolicy
+from pgbeat.jobs.policy.policies import JobPolicy, PolicyOptions
 from pgbeat.jobs.preparing import members, prepare
 from pgbeat.jobs.preparing.defaults import JobDefaults
 from pgbeat.jobs.preparing.prepare import JobSpec
@@ -65,7 +65,7 @@ def submit_many(
     app: Celery | None = None,
     created_by: str | None = None,
     job_source: str = "user_api",
-    **policy: Any,
+    **policy: Unpack[PolicyOptions],
 ) -> list[str]:
     """Makes many jobs in one transaction: all of them, or none.
 

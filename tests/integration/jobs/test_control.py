@@ -302,7 +302,7 @@ def test_submit(app: Celery, sql: Sql, job_control: JobControl) -> None:
     named = pgbeat.submit("jobs.add", 1, app=app, countdown=3600)
     assert (named.state, named.created_by[:5]) == ("scheduled", "user:")
     with raises(InvalidJob, ("priorty", "unknown_field")):
-        pgbeat.submit("jobs.add", 1, app=app, priorty=3)
+        pgbeat.submit("jobs.add", 1, app=app, priorty=3)  # type: ignore[call-arg]
 
 
 def test_options_that_celery_takes(app: Celery, sql: Sql) -> None:

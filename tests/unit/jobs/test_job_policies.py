@@ -1,13 +1,14 @@
 """Job policies: what may stand in one."""
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.policy import policies as job_policies
 from pgbeat.jobs.policy.policies import JobPolicy, parse
+from pgbeat.jobs.policy.task_policies import TaskPolicy
 from tests.support.problems import raises
 
 
@@ -108,3 +109,9 @@ def test_keys_of_the_content() -> None:
     assert JobPolicy().key("t", [], {}) is None
     assert JobPolicy(unique_key="k", unique=True).key("t", [], {}) == "k"
     assert JobPolicy(unique_for=timedelta(1)).key("t", [1], {"a": 1, "b": 2}) == key
+
+
+def test_type_checkers_know_every_key() -> None:
+    options = get_type_hints(job_policies.PolicyOptions)
+    assert set(options) == set(JobPolicy._fields) == set(job_policies._READERS)
+    assert {*get_type_hints(TaskPolicy), "template"} == {*options, "pin"}
