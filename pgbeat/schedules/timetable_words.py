@@ -4,7 +4,7 @@ import re
 from datetime import UTC, timedelta
 
 from pgbeat.schedules.model import Schedule
-from pgbeat.timetables import plain_cron, span
+from pgbeat.timetables import cron_lines, plain_cron, span
 
 _DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _SHORT = {day[:3].lower(): number for number, day in enumerate(_DAYS)}
@@ -12,11 +12,19 @@ _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September",
     "October", "November", "December",
 )  # fmt: skip
+#: The most lines of a cron that are said in words.
+_FEW_LINES = 3
 _AFTER = {"completed": "completed", "failed": "failed", "finished": "ended"}
 
 
 def cron(expression: str) -> str | None:
-    """Returns a cron expression in words; `None` if it is too complex for few and exact words."""
+    """Returns a cron timetable in words; `None` if it is too complex for few and exact words."""
+    lines = [_cron(line) for line in cron_lines(expression)]
+    words = [line for line in lines if line is not None]
+    return "; ".join(words) if len(words) == len(lines) <= _FEW_LINES else None
+
+
+def _cron(expression: str) -> str | None:
     fields = plain_cron(expression).split()
     if len(fields) != 5:
         return None
@@ -122,8 +130,8 @@ def timetable(row: Schedule, default_zone: str) -> tuple[str, str]:
     """Returns when a schedule is due in words, and the timetable itself if the words differ."""
     zone = row.timezone or default_zone
     if row.cron is not None:
-        words = cron(row.cron)
-        return (f"{words} ({zone})", row.cron) if words else (f"cron {row.cron} ({zone})", "")
+        words, lines = cron(row.cron), "; ".join(cron_lines(row.cron))
+        return (f"{words} ({zone})", lines) if words else (f"cron {lines} ({zone})", "")
     if row.every is not None:
         of = f" ({zone})" if not row.every % timedelta(days=1) else ""
         return f"every {_every(row.every)}{of}", ""

@@ -17,7 +17,7 @@ from pgbeat.jobs.policy import policies as job_policies
 from pgbeat.jobs.preparing import placeholders
 from pgbeat.names import NAMESPACE
 from pgbeat.schedules.model import Schedule, get, is_named
-from pgbeat.timetables import parse_cron, parse_rrule, parse_solar, zone
+from pgbeat.timetables import check_cron, parse_rrule, parse_solar, zone
 
 #: Columns that a person may set on a schedule.
 EDITABLE = frozenset(
@@ -43,7 +43,7 @@ def defaults(settings: Settings) -> dict[str, Any]:
 
 #: Checks of single columns of a timetable, which raise `InvalidTimetable`.
 PARSERS: dict[str, Callable[[str], object]] = {
-    "cron": parse_cron,
+    "cron": check_cron,
     "timezone": zone,
     "solar": parse_solar,
     "rrule": parse_rrule,

@@ -4,7 +4,8 @@
     Interval, days      wall times: the anchor's, every so many days
     Interval, Once      instants
     Solar               instants, by ephem
-    bounded             any of them within a window
+    any_of              several of them as one, such as the lines of a cron
+    bounded             one of them within a window
 
 `clocks` maps wall times to instants, with the rules of Debian's cron for changes of the clock. A
 fixed time in a skipped hour comes once, right after it; in a repeated hour, it comes the first
@@ -12,7 +13,7 @@ time. What repeats within the hour or the day goes by elapsed time: in both hour
 gap.
 """
 
-from pgbeat.timetables.cron_fields import parse_cron, plain_cron
+from pgbeat.timetables.cron_fields import check_cron, cron_lines, parse_cron, plain_cron
 from pgbeat.timetables.crons import Cron, cron
 from pgbeat.timetables.durations import parse_duration, relative, span
 from pgbeat.timetables.intervals import Interval
@@ -34,7 +35,9 @@ __all__ = [
     "Solar",
     "Timetable",
     "bounded",
+    "check_cron",
     "cron",
+    "cron_lines",
     "last_interval",
     "parse_cron",
     "parse_duration",

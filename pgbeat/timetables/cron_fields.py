@@ -12,6 +12,10 @@ CRON_EXAMPLE = (
     'for example "*/15 * * * *" or "0 2 * * mon-fri"'
 )
 
+#: The most lines of a timetable.
+MOST_LINES = 20
+
+_SPACES = " \t\n\r\f\v"
 _NAMES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -115,15 +119,37 @@ _FIELDS = (
 )
 
 
-@lru_cache(maxsize=16_384)
-def parse_cron(expression: str) -> CronFields:
-    """Returns the fields of an expression. Raises `InvalidTimetable`."""
-    plain = plain_cron(expression)
-    texts = re.findall(r"\S+", plain, re.ASCII)
-    problem = _problem(plain, texts)
+def check_cron(expression: str) -> None:
+    """Raises `InvalidTimetable` unless each line is an expression."""
+    lines = cron_lines(expression)
+    problem = None
+    if len(lines) > MOST_LINES:
+        problem = f"it has {len(lines)} lines, and may have {MOST_LINES}"
+    for number, line in enumerate(lines, 1):
+        if problem is None and (problem := _problem(*_texts(line))) and len(lines) > 1:
+            problem = f"line {number}: {problem}"
     if problem:
         message = f"cron {expression!r}: {problem}; {CRON_EXAMPLE}"
         raise InvalidTimetable.of("cron", "malformed", message)
+
+
+def cron_lines(expression: str) -> list[str]:
+    """Returns the lines of a cron timetable, without those that are blank."""
+    lines = [line.strip(_SPACES) for line in expression.split("\n")]
+    return [line for line in lines if line] or [""]
+
+
+def _texts(line: str) -> tuple[str, list[str]]:
+    """Returns a line as it is without names, and its fields."""
+    plain = plain_cron(line)
+    return plain, re.findall(r"\S+", plain, re.ASCII)
+
+
+@lru_cache(maxsize=16_384)
+def parse_cron(expression: str) -> CronFields:
+    """Returns the fields of an expression of one line. Raises `InvalidTimetable`."""
+    check_cron(expression)
+    texts = _texts(expression)[1]
     if len(texts) == 5:
         texts.append("0")
     texts = [text.replace("?", "*") for text in texts]
@@ -156,7 +182,7 @@ def _nth(item: str) -> tuple[int, int]:
 
 def plain_cron(expression: str) -> str:
     """Returns an expression in lower case, without space around it, names replaced by fields."""
-    expression = expression.strip(" \t\n\r\f\v").lower()
+    expression = expression.strip(_SPACES).lower()
     return _NAMES.get(expression, expression)
 
 

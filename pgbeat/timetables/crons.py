@@ -9,8 +9,9 @@ from functools import lru_cache
 from croniter import croniter
 
 from pgbeat.timetables.clocks import Elapsed, Fixed
-from pgbeat.timetables.cron_fields import LAST, CronFields, parse_cron
+from pgbeat.timetables.cron_fields import LAST, CronFields, check_cron, cron_lines, parse_cron
 from pgbeat.timetables.days import DaysAndTimes, DaySet, EachOf
+from pgbeat.timetables.timetable import Timetable, any_of
 from pgbeat.timetables.zones import zone
 
 
@@ -43,11 +44,14 @@ class Cron:
 
 
 @lru_cache(maxsize=16_384)
-def cron(expression: str, timezone: str) -> Cron:
-    """Returns the timetable of a valid expression. Raises `InvalidTimetable`."""
+def cron(expression: str, timezone: str) -> Timetable:
+    """Returns the timetable of an expression, or of several, each on a line of its own.
+
+    Raises `InvalidTimetable`.
+    """
     zone(timezone)
-    parse_cron(expression)
-    return Cron(expression, timezone)
+    check_cron(expression)
+    return any_of([Cron(line, timezone) for line in cron_lines(expression)])
 
 
 @lru_cache(maxsize=4096)

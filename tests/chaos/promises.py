@@ -79,11 +79,12 @@ _NEVER = {
                LEFT JOIN pgbeat.jobs j ON j.id = launched.id
          WHERE t.outcome = 'launched' AND j.id IS NULL""",
     "a schedule's job without its tick": """
-        SELECT j.schedule, j.id FROM pgbeat.jobs j
-         WHERE j.schedule IS NOT NULL AND j.retry_of IS NULL
-           AND j.id NOT IN (SELECT launched.id FROM pgbeat.ticks t,
-                                   unnest(t.job_id || t.more_job_ids) AS launched (id)
-                             WHERE t.outcome = 'launched')""",
+        SELECT j.schedule, j.id
+          FROM pgbeat.jobs j
+               LEFT JOIN (SELECT launched.id FROM pgbeat.ticks t,
+                                 unnest(t.job_id || t.more_job_ids) AS launched (id)
+                           WHERE t.outcome = 'launched') AS l ON l.id = j.id
+         WHERE j.schedule IS NOT NULL AND j.retry_of IS NULL AND l.id IS NULL""",
     "one job of two ticks": """
         SELECT launched.id
           FROM pgbeat.ticks t, unnest(t.job_id || t.more_job_ids) AS launched (id)

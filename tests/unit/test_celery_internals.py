@@ -83,7 +83,7 @@ def exists(module: str, name: str) -> bool:
     except ModuleNotFoundError:
         is_of_django_6 = module.startswith(("django.tasks", "django.utils.json"))
         return is_of_django_6 and numbers(version("django")) < [6, 0]
-    except ImproperlyConfigured:  # of Django, for models
+    except (ImproperlyConfigured, RuntimeError):  # of Django, for models of apps it doesn't have
         return True
 
 

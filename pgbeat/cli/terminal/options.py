@@ -114,6 +114,10 @@ def read_labels(
         raise click.BadParameter(str(error)) from None
 
 
+def _as_lines(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> str | None:
+    return "\n".join(given) if given else None
+
+
 # -- kinds of options
 
 #: What an option's value is, as click's parameters: how it is read, and how help calls it.
@@ -125,6 +129,7 @@ JSON_ARRAY: Kind = {"type": json_array, "metavar": "JSON"}
 JSON_OBJECT: Kind = {"type": json_object, "metavar": "JSON"}
 #: May be repeated.
 LABELS: Kind = {"multiple": True, "callback": read_labels, "metavar": "NAME=VALUE"}
+LINES: Kind = {"multiple": True, "callback": _as_lines}
 
 
 def whole(least: int, most: int) -> Kind:
@@ -275,7 +280,7 @@ _OPTIONS = [
     ),
     _what("--launcher", "NAME", "A launcher; by default GenericLauncher."),
     _what("--condition-sql", "SQL", "Launch only if this query's first value is true."),
-    _when("--cron", "EXPR", "'0 2 * * mon-fri', '@daily'."),
+    _when("--cron", LINES, "'0 2 * * mon-fri', '@daily'; may be repeated.", metavar="EXPR"),
     _when("--every", LENGTH, "90 (seconds), '15 minutes', '1h 30m', '2 days'."),
     _when("--at", MOMENT, "Once: 2026-12-24T09:00.", "once_at"),
     _when("--rrule", "RULE", "RFC 5545: 'FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9;BYMINUTE=0'."),

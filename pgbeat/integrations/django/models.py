@@ -113,7 +113,7 @@ class Schedule(Row):
         help_text="it launches if the first value is true",
     )
 
-    cron = _text(help_text="0 */6 * * *")
+    cron = models.TextField(null=True, blank=True, help_text="0 */6 * * *; may have several lines")
     every = _length(help_text="15 min")
     once_at = _moment("once at")
     solar = _text(help_text="sunset 59.91 10.75")

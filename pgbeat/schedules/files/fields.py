@@ -51,7 +51,8 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     ),
     (
         "cron", Text("0 2 * * mon-fri"),
-        "When: minute, hour, day of month, month, weekday (and seconds last), or @daily and kin.",
+        "When: minute, hour, day of month, month, weekday (and seconds last), or @daily and kin. "
+        "It may have several lines.",
     ),
     ("every", Duration("15 minutes", False), "When: once in such a length of time."),
     ("once_at", Moment(), "When: one time."),

@@ -1,5 +1,7 @@
 """`pgbeat add` and `update`: write schedules, and refuse invalid ones."""
 
+from pathlib import Path
+
 import pytest
 from celery import Celery
 
@@ -24,6 +26,20 @@ def test_the_least_there_is(database: str, sql: Sql) -> None:
         "SELECT name, task, cron, every, launcher, source, max_retries, next_run, timezone "
         "FROM pgbeat.schedules"
     ) == [("nightly", "tests.add", "0 2 * * *", None, "GenericLauncher", "cli", 5, None, None)]
+
+
+def test_cron_of_several_lines(database: str, sql: Sql, tmp_path: Path) -> None:
+    crons = ("--cron", "0 9 * * mon-fri", "--cron", "0 12 * * sat")
+    run(database, "add", "offices", "--task", "tests.add", *crons)
+    assert sql("SELECT cron FROM pgbeat.schedules") == [("0 9 * * mon-fri\n0 12 * * sat",)]
+    assert "0 9 * * mon-fri; 0 12 * * sat" in run(database, "list").stdout
+    wrong = ("--cron", "@daily", "--cron", "0 25 * * *")
+    said = refused(run(database, "update", "offices", *wrong))
+    assert "line 2: hour '25' is not valid" in said
+    (tmp_path / "schedules.yaml").write_text(run(database, "export").stdout)
+    sql("DELETE FROM pgbeat.schedules")
+    assert run(database, "sync", str(tmp_path / "schedules.yaml")).exit_code == 0
+    assert sql("SELECT cron FROM pgbeat.schedules") == [("0 9 * * mon-fri\n0 12 * * sat",)]
 
 
 def test_what_is_late_beyond_its_grace_is_skipped(database: str) -> None:

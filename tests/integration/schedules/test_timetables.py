@@ -9,7 +9,7 @@ import pytest
 
 from pgbeat.errors import InvalidTimetable
 from pgbeat.testing.databases import Databases
-from pgbeat.timetables import parse_cron, parse_rrule, parse_solar
+from pgbeat.timetables import check_cron, parse_rrule, parse_solar
 from tests.unit.timetables import test_rrule, test_solar
 
 #: What the database says is wrong with a timetable.
@@ -36,7 +36,7 @@ def in_python(parse: Callable[[str], Any], kind: str, text: str) -> str | None:
     return None
 
 
-cron_problem = partial(in_python, parse_cron, "cron")
+cron_problem = partial(in_python, check_cron, "cron")
 solar_problem = partial(in_python, parse_solar, "solar")
 rrule_problem = partial(in_python, parse_rrule, "rrule")
 
@@ -71,6 +71,11 @@ def split(table: str) -> list[str]:
 
 
 STRANGE = [
+    "0 9 * * 1-5\n0 12 * * 6",
+    "\n @daily \r\n\n* * * * * \x0b\n",
+    "0 9 * * 1-5\n0 12 * * 8",
+    "0 9\n* * *",
+    "\n".join(["@daily"] * 21),
     "",
     " ",
     "  0   2 * * *  ",

@@ -55,6 +55,19 @@ def test_six_fields_have_the_seconds_last(expression: str, times_: list[str]) ->
     assert [f"{moment:%H:%M:%S}" for moment in found] == times_
 
 
+def test_several_lines_are_due_together_once() -> None:
+    offices = "0 9,12 * * 1-5\n\n0 12 * * *\r\n0 12 * * sat"
+    assert shown(offices, n=5) == [
+        "Thu 2025-01-02 09:00",
+        "Thu 2025-01-02 12:00",
+        "Fri 2025-01-03 09:00",
+        "Fri 2025-01-03 12:00",
+        "Sat 2025-01-04 12:00",
+    ]
+    assert cron(offices, "UTC").count(START, START + timedelta(weeks=52)) == 52 * 12
+    assert cron("\n @daily \n", "UTC") == cron("@daily", "UTC")
+
+
 @pytest.mark.parametrize("expression", ["0 0 1-31/2 * 1", "0 0 1 * mon#1", "0 0 L * L5"])
 def test_either_day_or_weekday_with_neither_a_star(expression: str) -> None:
     day, weekday = expression.split()[2], expression.split()[4]
@@ -193,6 +206,8 @@ def test_a_bad_cron_expression_is_refused(expression: str) -> None:
     for read in (parse_cron, lambda text: cron(text, "UTC")):
         with raises(InvalidTimetable, ("cron", "malformed")):
             read(expression)
+    with pytest.raises(InvalidTimetable, match=r"line 2: |not 5 \(or 6"):
+        cron(f"@daily\n{expression or 'x'}\n", "UTC")
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ KINDS = {
     "cron of hours": cron("*/20 1-3 * * *", OSLO),
     "cron of seconds": cron("59 23 * * sun,fri */9", "America/Santiago"),
     "cron of years": cron("0 0 29 2 *", "Pacific/Apia"),
+    "cron of several lines": cron("*/20 1-3 * * *\n30 2 * * *\n0 * * * sun */9", OSLO),
     "cron of never": cron("0 0 31 11 *", OSLO),
     "hours": Interval(timedelta(hours=7), START, OSLO),
     "days": Interval(timedelta(days=3), datetime(2025, 3, 27, 1, 30, tzinfo=UTC), OSLO),

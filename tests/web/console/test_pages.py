@@ -125,6 +125,9 @@ def test_what_others_write_is_text(web: Web, page: Any, sql: Sql) -> None:
         ("1-10/3 * * * *", None),
         ("0 0 * jan *", None),
         ("0 2 * * * 30", None),
+        ("0 9,17 * * 1-5\n0 12 * * sat", "Monday to Friday at 09:00 and 17:00; Saturdays at 12:00"),
+        ("0 2 * * *\n0 0 1 * 1", None),
+        ("0 1 * * *\n0 2 * * *\n0 3 * * *\n0 4 * * *", None),
     ],
 )
 def test_cron_in_words(cron: str, said: str | None) -> None:

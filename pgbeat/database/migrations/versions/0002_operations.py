@@ -13,7 +13,7 @@ down_revision = "0001"
 #: Tables that were there before and that it locks, with the mode. A test compares it.
 LOCKS: dict[str, str] = {}
 
-PARTS = ("queue_load", "fence", "roles", "results", "job_ends")
+PARTS = ("queue_load", "fence", "roles", "results", "job_ends", "cron_lines")
 
 
 def upgrade() -> None:

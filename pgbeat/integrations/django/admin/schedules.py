@@ -13,7 +13,7 @@ from pgbeat.integrations.django.admin.forms import CheckedForm
 from pgbeat.integrations.django.admin.pages import Page, action
 from pgbeat.schedules import control, mistakes
 from pgbeat.schedules.model import TIMETABLES
-from pgbeat.timetables import span
+from pgbeat.timetables import cron_lines, span
 
 _ABOUT = ("description", "owner", "labels", "metadata")
 _WHAT = ("task", "args", "kwargs", "condition_sql", "job_policy")
@@ -126,9 +126,11 @@ class ScheduleAdmin(Page):
         """Returns the timetable in words."""
         for name in TIMETABLES:
             value = getattr(row, name)
+            if name == "cron" and value is not None:
+                return "; ".join(cron_lines(value))
             if value is not None:
                 text = span(value, units=4) if name == "every" else str(value)
-                return text if name == "cron" else f"{name.replace('_at', '')} {text}"
+                return f"{name.replace('_at', '')} {text}"
         return "in the app's code"
 
     def get_fieldsets(self, request: Any, obj: Any = None) -> Any:

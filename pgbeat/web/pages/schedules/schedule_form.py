@@ -23,8 +23,9 @@ _WHEN = (
     wide(
         "timetable",
         "Timetable",
-        hint="cron: 0 */6 * * * – every: 15 min – once_at: 2026-12-24T18:00:00Z – solar: sunset "
-        "59.91 10.75 – rrule: FREQ=WEEKLY;BYDAY=MO – after: another schedule",
+        "long",
+        "cron: 0 */6 * * *, or several lines – every: 15 min – once_at: 2026-12-24T18:00:00Z – "
+        "solar: sunset 59.91 10.75 – rrule: FREQ=WEEKLY;BYDAY=MO – after: another schedule",
     ),
     FormField("timezone", "Time zone", hint="such as Europe/Oslo; empty: the app's"),
 )
