@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from shlex import quote
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
@@ -95,13 +97,26 @@ def opened(url: URL | None, folder: Path, log: Log, *, fresh: bool) -> Iterator[
     with embedded.server(folder, _SETTINGS) as server:
         server.create_database(_NAME, fresh=fresh)
         dsn = server.dsn(_NAME)
-        log("postgres", f"psql '{dsn}'")
-        log("postgres", "for programs in other terminals:")
         variables = {
             "PGBEAT_URL": dsn,
             "CELERY_BROKER_URL": f"pgbeat+{dsn}",
             "CELERY_RESULT_BACKEND": f"pgbeat+{dsn}",
         }
-        for name, value in variables.items():
-            log("postgres", f"  export {name}='{value}'")
+        file = folder / "env"
+        file.write_text(_exports(variables | _for_psql(dsn)))
+        log("postgres", f"for psql, celery and pgbeat in other terminals: . {quote(str(file))}")
         yield variables
+
+
+def _exports(variables: dict[str, str]) -> str:
+    """Returns what a shell reads to set the variables."""
+    return "".join(f"export {name}={quote(value)}\n" for name, value in variables.items())
+
+
+def _for_psql(dsn: str) -> dict[str, str]:
+    parts = conninfo_to_dict(dsn)
+    return {
+        "PGHOST": str(parts["host"]),
+        "PGUSER": str(parts["user"]),
+        "PGDATABASE": str(parts["dbname"]),
+    }

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -151,6 +152,12 @@ def test_an_embedded_server_stands_in(make: Callable[[str], Project], folder: Pa
     dev = project.run("dev", "--concurrency=1")
     project.await_notes("one")
     assert f"its data in {folder}/cache/pgbeat/dev/" in dev.output
+    [env] = (folder / "cache/pgbeat/dev").glob("*/env")
+    assert f"in other terminals: . {env}" in dev.output
+    query = (
+        "import psycopg; psycopg.connect().execute('SELECT FROM pgbeat.ticks LIMIT 1').fetchall()"
+    )
+    subprocess.run(["sh", "-c", f'. {env} && exec {sys.executable} -c "{query}"'], check=True)
 
     second = project.run("dev")
     assert second.wait(60) != 0
