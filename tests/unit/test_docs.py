@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import fields
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,14 +26,31 @@ DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 
 
-@pytest.fixture(scope="module")
-def generate() -> ModuleType:
-    """The hook that fills in the generated parts."""
-    spec = importlib.util.spec_from_file_location("generate", DOCS / "_site" / "generate.py")
+def loaded(file: Path) -> ModuleType:
+    """A module that is in no package."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    """The hook that fills in the generated parts."""
+    return loaded(DOCS / "_site" / "generate.py")
+
+
+def test_pages_for_programs_have_what_is_said_of_each_name(tmp_path: Path) -> None:
+    twins = loaded(DOCS / "_site" / "twins.py")
+    for uri in ("reference/python.md", "reference/commands.md"):
+        page = SimpleNamespace(file=SimpleNamespace(src_uri=uri))
+        twins.on_page_markdown((DOCS / uri).read_text(), page)
+    twins.on_env(None, SimpleNamespace(site_dir=tmp_path, site_name="x", site_description="y"))
+    text = (tmp_path / "reference" / "python.md").read_text()
+    assert "### pgbeat.TaskPolicy\n" in text and "\nMakes a job, which workers execute" in text
+    assert "Each command has" in (tmp_path / "reference" / "commands.md").read_text()
+    assert ":::" not in text
 
 
 def test_every_table_is_described(generate: ModuleType) -> None:
@@ -49,10 +66,7 @@ def test_every_table_is_described(generate: ModuleType) -> None:
 
 
 def test_the_table_of_scale_is_that_of_the_recorded_figures() -> None:
-    spec = importlib.util.spec_from_file_location("scale", ROOT / "benchmarks/charts/scale.py")
-    assert spec is not None and spec.loader is not None
-    scale = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(scale)
+    scale = loaded(ROOT / "benchmarks/charts/scale.py")
     page = (DOCS / "concepts" / "scale.md").read_text()
     figures = json.loads((ROOT / "benchmarks" / "figures.json").read_text())
     assert page == scale.rewritten(page, figures)
