@@ -433,6 +433,7 @@ webhooks = Table(
     Column("previous_secret", Text),
     *_times("previous_until"),
     Column("events", ARRAY(Text), nullable=False),
+    Column("format", Text, nullable=False, server_default="standard"),
     Column("enabled", Boolean, nullable=False, server_default=text("true")),
     Column("disabled_reason", Text),
     Column("slots", SmallInteger, nullable=False, server_default=text("8")),

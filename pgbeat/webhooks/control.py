@@ -12,12 +12,13 @@ from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database.tables import webhooks as table
-from pgbeat.errors import AlreadyExists, InvalidJob, Problems
+from pgbeat.errors import AlreadyExists, InvalidJob, Problem, Problems
 from pgbeat.names import name_problem
 from pgbeat.suggest import did_you_mean
 from pgbeat.webhooks import deliveries, outbox
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks.deliveries import Redelivered
+from pgbeat.webhooks.formats import FORMATS, check_key, is_signed
 from pgbeat.webhooks.http import check_url
 from pgbeat.webhooks.model import EVENTS, SLOTS, Webhook
 from pgbeat.webhooks.signing import check_secret, new_secret
@@ -27,21 +28,28 @@ _OLD_SECRET_HOURS = 24
 
 
 def add(
-    unit: UnitOfWork, name: str, url: str, events: Sequence[str], *, secret: str | None = None
+    unit: UnitOfWork,
+    name: str,
+    url: str,
+    events: Sequence[str],
+    *,
+    format: str = "standard",
+    secret: str | None = None,
 ) -> tuple[Webhook, str]:
     """Adds a webhook for these events, or for `all`.
 
-    Returns it and its secret, which is random by default and can't be read again. Raises
-    `InvalidJob` or `AlreadyExists`.
+    `secret` signs events, and is random by default; with another `format` it is the receiver's key.
+
+    Returns it and its secret, which can't be read again. Raises `InvalidJob` or `AlreadyExists`.
     """
-    secret, events = secret or new_secret(), _expand(events)
-    problems = Problems()
+    problems, events = Problems(), _expand(events)
     unfit = name_problem(name)
     if unfit:
         problems.add("name", "malformed", unfit)
     problems += check_url(url, private=unit.settings.webhook_private)
-    problems += [*_check_events(events), *check_secret(secret)]
+    problems += [*_check_events(events), *_check_format(format, secret)]
     problems.raise_if_any(InvalidJob, subject=f"webhook {name!r}")
+    secret = secret or new_secret()
     statement = (
         insert(table)
         .on_conflict_do_nothing()
@@ -51,6 +59,7 @@ def add(
             url=url,
             secret=secret,
             events=_in_order(events),
+            format=format,
             slots=SLOTS,
             created_by=unit.actor.name,
         )
@@ -95,6 +104,8 @@ def edit(
 ) -> Webhook:
     """Changes what is given. After a new secret, the previous one signs as well for a day.
 
+    Formats can't be changed: their receivers have other addresses.
+
     Raises `InvalidJob` or `NotFound`.
     """
     before = _lock(unit, name)
@@ -108,9 +119,11 @@ def edit(
         problems += _check_events(events)
         values["events"] = _in_order(events)
     if secret is not None:
-        problems += check_secret(secret)
-        until = func.now() + func.make_interval(0, 0, 0, 0, _OLD_SECRET_HOURS)
-        values |= {"secret": secret, "previous_secret": table.c.secret, "previous_until": until}
+        problems += _check_secret(before.format, secret)
+        values["secret"] = secret
+        if is_signed(before.format):
+            until = func.now() + func.make_interval(0, 0, 0, 0, _OLD_SECRET_HOURS)
+            values |= {"previous_secret": table.c.secret, "previous_until": until}
     problems.raise_if_any(InvalidJob, subject=f"webhook {name!r}")
     row = _update(unit, name, values)
     unit.record("update", before, row)
@@ -125,6 +138,19 @@ def _update(unit: UnitOfWork, name: str, values: dict[str, Any]) -> Webhook:
     statement = update(table).where(webhooks.is_webhook(name, unit.namespace))
     statement = statement.values(**values, updated_at=func.now())
     return Webhook(*unit.connection.execute(statement.returning(*webhooks.COLUMNS)).one())
+
+
+def _check_format(format: str, secret: str | None) -> list[Problem]:
+    if format in FORMATS:
+        return _check_secret(format, secret)
+    hint = did_you_mean(format, FORMATS) or f"there are {', '.join(FORMATS)}"
+    return [Problem("format", "unknown", f"format: there is no format {format!r}; {hint}")]
+
+
+def _check_secret(format: str, secret: str | None) -> list[Problem]:
+    if not is_signed(format):
+        return check_key(format, secret)
+    return [] if secret is None else check_secret(secret)
 
 
 def _expand(events: Sequence[str]) -> Sequence[str]:

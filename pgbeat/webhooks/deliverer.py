@@ -21,7 +21,7 @@ from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.database.locks import lock_waits
 from pgbeat.webhooks import outbox as webhook_outbox
-from pgbeat.webhooks.outbox import DeliveryAttempt, DeliveryRoom, Outcome
+from pgbeat.webhooks.outbox import DeliveryAttempt, DeliveryRoom, Origin, Outcome
 from pgbeat.webhooks.sender import Sender
 
 logger = logging.getLogger("celery.beat.pgbeat")
@@ -48,6 +48,7 @@ class Deliverer:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._origin = Origin(settings.namespace, settings.web_url)
         self._name = f"beat {socket.gethostname()}:{os.getpid()}"
         self._engine = connections.engine(
             settings.url, f"pgbeat webhooks {socket.gethostname()}:{os.getpid()}"[:63]
@@ -145,7 +146,7 @@ class Deliverer:
             if room:
                 begun = webhook_outbox.claim(
                     connection,
-                    namespace=self._settings.namespace,
+                    origin=self._origin,
                     worker=self._name,
                     room=DeliveryRoom(room, _SHARED - self._under_way, _PER_HOST),
                 )
@@ -214,7 +215,7 @@ _PREPARE = text("SELECT set_config('synchronous_commit', 'off', true)")
 def _log(outcome: Outcome) -> None:
     attempt, reply = outcome
     # Not the URL: many receivers have a secret in it.
-    kind = "Webhook" if attempt.body is not None else "Schedule"
+    kind = "Webhook" if attempt.payload is not None else "Schedule"
     what = (kind, attempt.webhook, attempt.event, attempt.id)
     if reply.is_delivered:
         logger.info("%s '%s': %s %s delivered in %.0f ms", *what, reply.ms)

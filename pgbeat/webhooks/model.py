@@ -25,6 +25,7 @@ class Webhook(NamedTuple):
     name: str
     url: str
     events: list[str]
+    format: str
     enabled: bool
     #: By whom or what it was disabled, and why.
     disabled_reason: str | None
@@ -47,6 +48,7 @@ class Webhook(NamedTuple):
 _AUDITED = (
     "url",
     "events",
+    "format",
     "enabled",
     "disabled_reason",
     "secret_hint",

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.config import Settings
 from pgbeat.database import connections, sql
-from pgbeat.webhooks import http, signing
+from pgbeat.webhooks import formats, http, signing
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks.http import Reply
 
@@ -45,8 +45,10 @@ class DeliveryAttempt:
     event: str
     url: str = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False)
-    #: `None`: a check-in, which is a GET request.
-    body: bytes | None = field(repr=False)
+    #: The event as JSON. `None`: a check-in, which is a GET request.
+    payload: bytes | None = field(repr=False)
+    origin: "Origin" = field(repr=False)
+    format: str
     #: 1 for the first attempt.
     number: int
     #: The index of its entry in the delivery's log.
@@ -54,11 +56,32 @@ class DeliveryAttempt:
     #: The time of the attempt, in seconds since 1970.
     timestamp: int
 
-    def headers(self) -> dict[str, str]:
-        """Returns the signature and what it covers besides the body."""
-        if self.body is None:
-            return {}
-        return signing.headers(str(self.id), self.timestamp, self.body, self.secrets)
+    def request(self) -> tuple[dict[str, str], bytes | None]:
+        """Returns the headers and the body to send."""
+        if self.payload is None:
+            return {}, None
+        return self.origin.request(
+            str(self.id), self.timestamp, self.payload, self.format, self.secrets
+        )
+
+
+class Origin(NamedTuple):
+    """Whose events these are."""
+
+    namespace: str
+    #: The console's address; empty if nobody said it.
+    console: str
+
+    def request(
+        self, key: str, timestamp: int, payload: bytes, format: str, secrets: Sequence[str]
+    ) -> tuple[dict[str, str], bytes]:
+        """Returns headers and body of an event: signed, or in a format of others'."""
+        if formats.is_signed(format):
+            return signing.headers(key, timestamp, payload, secrets), payload
+        body, headers = formats.request(
+            format, json.loads(payload), secret=secrets[0], **self._asdict()
+        )
+        return headers, body
 
 
 class DeliveryRoom(NamedTuple):
@@ -72,22 +95,26 @@ class DeliveryRoom(NamedTuple):
 
 
 def claim(
-    connection: Connection, *, namespace: str, worker: str, room: DeliveryRoom
+    connection: Connection, *, origin: Origin, worker: str, room: DeliveryRoom
 ) -> list[DeliveryAttempt]:
     """Begins attempts at deliveries that are due, while there is room, and returns the attempts.
 
     `worker` names this process in the deliveries' logs. Deliveries whose last attempt was lost
     fail.
     """
-    where = {"namespace": namespace}
+    where = {"namespace": origin.namespace}
     connection.execute(_GIVE_UP, {**where, "most": 1 + len(DELAYS)})
     values = {**where, **room._asdict(), "worker": worker, "lease": _LEASE}
     batch = []
     for row in connection.execute(_CLAIM, values):
         key, webhook_id, name, event, url, secret, previous, payload, *rest = row
         signed_with = tuple(filter(None, (secret, previous)))
-        body = None if payload is None else payload.encode()
-        batch.append(DeliveryAttempt(key, webhook_id, name, event, url, signed_with, body, *rest))
+        event_json = None if payload is None else payload.encode()
+        batch.append(
+            DeliveryAttempt(
+                key, webhook_id, name, event, url, signed_with, event_json, origin, *rest
+            )
+        )
     return batch
 
 
@@ -221,7 +248,7 @@ def _finished(outcome: Outcome) -> _Finished:
 def send_test(
     webhook: webhooks.Webhook, signed_with: tuple[str, ...], settings: Settings
 ) -> tuple[str, Reply]:
-    """Posts a signed `webhook.test` event from this process at once; returns its id and the reply.
+    """Posts a `webhook.test` event from this process at once; returns its id and the reply.
 
     No transaction must be open: it takes as long as the receiver needs.
     """
@@ -231,7 +258,8 @@ def send_test(
         "timestamp": moment.isoformat().replace("+00:00", "Z"),
         "data": {"webhook": webhook.name, "namespace": settings.namespace},
     }
-    body = json.dumps(message).encode()
-    key = str(uuid4())
-    headers = signing.headers(key, int(moment.timestamp()), body, signed_with)
+    key, origin = str(uuid4()), Origin(settings.namespace, settings.web_url)
+    headers, body = origin.request(
+        key, int(moment.timestamp()), json.dumps(message).encode(), webhook.format, signed_with
+    )
     return key, http.post(webhook.url, headers, body, private=settings.webhook_private)

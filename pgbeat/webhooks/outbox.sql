@@ -80,7 +80,7 @@ RETURNING d.id, d.webhook_id,
           CASE WHEN w.schedule_id IS NULL THEN w.url ELSE coalesce(pgbeat.check_in_address(
               w.url, d.payload ->> 'status', d.payload ->> 'id'), w.url) END,
           w.secret, CASE WHEN w.previous_until > now() THEN w.previous_secret END,
-          CASE WHEN w.schedule_id IS NULL THEN d.payload::text END, d.attempts,
+          CASE WHEN w.schedule_id IS NULL THEN d.payload::text END, w.format, d.attempts,
           jsonb_array_length(d.log) - 1, floor(extract(epoch FROM now()))::bigint
 
 -- A webhook that fails has one slot, and twice as many after each delivery: a receiver that hangs

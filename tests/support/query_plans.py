@@ -223,7 +223,10 @@ QUERIES: dict[str, Query] = {
     ),
     "beat: deliveries that are due": Query(
         lambda w, c: webhook_outbox.claim(
-            c, namespace="default", worker="b", room=webhook_outbox.DeliveryRoom(384, 256, 64)
+            c,
+            origin=webhook_outbox.Origin("default", ""),
+            worker="b",
+            room=webhook_outbox.DeliveryRoom(384, 256, 64),
         ),
         20_000,
     ),

@@ -18,6 +18,7 @@ from pgbeat.views import webhooks as views
 from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
+from pgbeat.webhooks.formats import FORMATS, is_public, is_signed
 from pgbeat.webhooks.model import EVENTS, Webhook
 
 
@@ -78,7 +79,8 @@ def show_command(target: Target, name: str) -> None:
         ("why", row.disabled_reason),
         ("url", row.url),
         ("events", ", ".join(row.events)),
-        ("secret", row.secret_hint),
+        ("format", row.format),
+        ("secret", None if is_public(row.format) else row.secret_hint),
         ("old secret", f"signs too, until {printing.when(until, now)}" if old else None),
         ("deliveries", ", ".join(f"{number} {state}" for state, number in count.items())),
         ("last event", printing.when(last[0].created_at, now) if last else None),
@@ -115,7 +117,7 @@ def _definition(*, required: bool) -> Callable[[F], F]:
             "--secret-file",
             click.File(),
             "A file with the secret (- is standard input), as whsec_ and base64; "
-            "by default a random one is made.",
+            "by default a random one is made. For pagerduty and opsgenie, the service's key.",
             "secret",
             callback=_read,
         ),
@@ -125,9 +127,15 @@ def _definition(*, required: bool) -> Callable[[F], F]:
 @webhooks_command.command("add")
 @click.argument("name")
 @_definition(required=True)
+@option(
+    "--format",
+    click.Choice(FORMATS),
+    "What is sent: the event, signed, or a message for people; by default standard.",
+    default="standard",
+)
 @changing
 def add_command(target: Target, /, name: str, dry_run: bool, **values: Any) -> None:
-    """Add a webhook. Prints its secret once: the receiver needs it to check signatures."""
+    """Add a webhook. Prints a secret that it made once: receivers check signatures by it."""
     with target.unit(dry_run=dry_run) as unit:
         row, secret = control.add(unit, name, **values)
     if dry_run:
@@ -135,10 +143,11 @@ def add_command(target: Target, /, name: str, dry_run: bool, **values: Any) -> N
         return
     if printing.is_json():
         count = dict.fromkeys(("pending", "delivered", "failed"), 0)
-        printing.echo_json(views.counted(row, count) | {"secret": secret})
+        shown = {"secret": secret} if is_signed(row.format) else {}
+        printing.echo_json(views.counted(row, count) | shown)
         return
     click.echo(f"Added webhook {name!r}: {', '.join(row.events)}.")
-    if values["secret"] is None:
+    if values["secret"] is None and is_signed(row.format):
         click.echo(f"Its secret, which is not shown again: {secret}")
 
 
@@ -214,7 +223,7 @@ def disable_command(target: Target, name: str, reason: str | None) -> None:
 @webhooks_command.command("test")
 @on_named
 def test_command(target: Target, name: str) -> None:
-    """Send a signed `webhook.test` event now. The exit status is 1 if it isn't accepted."""
+    """Send a `webhook.test` event now. The exit status is 1 if it isn't accepted."""
     with target.unit() as unit:
         webhook, signed_with = control.begin_test(unit, name)
     key, answer = webhook_outbox.send_test(webhook, signed_with, target.settings)

@@ -1,6 +1,7 @@
 """`pgbeat webhooks`: add, change and test webhooks; list and repeat deliveries."""
 
 import getpass
+import json
 import re
 from collections.abc import Callable
 from functools import partial
@@ -74,6 +75,27 @@ def test_added_with_a_secret_of_one_s_own(
         run(database, "webhooks", "add", "c", *HOOK, "--secret-file", "-", input="hunter2")
     )
     assert said == "webhook 'c': secret: it must be whsec_ and 24 to 64 random bytes in base64"
+
+
+def test_added_for_people(
+    database: str, pgbeat: Webhooks, receiver: Receiver, tmp_path: Path
+) -> None:
+    hook = ("--url", receiver.url(), "--event", "job.failed", "--format")
+    assert pgbeat("add", "room", *hook, "slack") == "Added webhook 'room': job.failed.\n"
+    assert "slack" in pgbeat("show", "room")
+    assert "whsec" not in pgbeat("show", "room") + pgbeat("show", "room", "--json")
+    (tmp_path / "key").write_text("0123456789abcdef0123456789abcdef\n")
+    pgbeat("add", "call", *hook, "pagerduty", "--secret-file", str(tmp_path / "key"))
+    assert "previous" not in pgbeat("update", "call", "--secret-file", str(tmp_path / "key"))
+    for name in ("room", "call"):
+        pgbeat("test", name)
+    room, call = (json.loads(request.body) for request in receiver.received)
+    assert room["text"] == "A test of webhook 'room'"
+    assert call["routing_key"] == "0123456789abcdef0123456789abcdef"
+    said = refused(run(database, "webhooks", "add", "x", *hook, "opsgenie"))
+    assert said == "webhook 'x': secret: opsgenie needs the API key of an integration"
+    said = refused(run(database, "webhooks", "update", "room", "--new-secret"))
+    assert said == "webhook 'room': secret: slack takes none; its URL is the secret"
 
 
 def test_updated(database: str, pgbeat: Webhooks, sql: Sql) -> None:

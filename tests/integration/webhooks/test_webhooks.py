@@ -1,5 +1,6 @@
 """Webhooks: what is told and to whom, written with what happened, delivered at least once."""
 
+import json
 import threading
 import uuid
 from collections.abc import Callable, Collection
@@ -75,7 +76,9 @@ def claim(
     """Begins attempts at what is due, as the leading beat does."""
     room = room or DeliveryRoom(limit, 100, 100)
     with connections.transaction(connection):
-        return webhook_outbox.claim(connection, namespace=namespace, worker="b1", room=room)
+        return webhook_outbox.claim(
+            connection, origin=webhook_outbox.Origin(namespace, ""), worker="b1", room=room
+        )
 
 
 def finish(connection: Connection, *outcomes: Outcome) -> Collection[uuid.UUID]:
@@ -92,7 +95,7 @@ def deliver(app: Celery, connection: Connection) -> Callable[[], int]:
         private = Settings.load(app.conf).webhook_private
         attempts = claim(connection)
         outcomes = [
-            Outcome(attempt, post(attempt.url, attempt.headers(), attempt.body, private=private))
+            Outcome(attempt, post(attempt.url, *attempt.request(), private=private))
             for attempt in attempts
         ]
         if outcomes:
@@ -157,6 +160,21 @@ def test_every_mistake_is_told(connection: Connection) -> None:
     assert "hunter2" not in str(caught.value)
     with raises(InvalidJob, ("events", "required")):
         control.add(unit(connection), "a", "https://example.com/", [])
+
+
+def test_what_people_read(
+    add: Add, sql: Sql, receiver: Receiver, deliver: Callable[[], int]
+) -> None:
+    add("room", format="discord", events=["tick.failed"])
+    add("machine", events=["tick.failed"])
+    happen(sql)
+    assert deliver() == 2
+    machine, room = sorted(receiver.received, key=lambda request: request.path)
+    assert "webhook-signature" in machine.headers
+    assert "webhook-signature" not in room.headers
+    [embed] = json.loads(room.body)["embeds"]
+    assert embed["title"] == "Schedule 's' could not be launched"
+    assert {"name": "Error", "value": "because 1"} in embed["fields"]
 
 
 def test_names(connection: Connection, add: Add) -> None:

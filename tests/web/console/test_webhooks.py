@@ -31,6 +31,23 @@ def test_a_webhook_is_made_and_its_secret_shown_once(page: Any, sql: Sql) -> Non
     assert f"<pre>{newer}</pre>" in text
 
 
+def test_a_webhook_for_people(page: Any, sql: Sql) -> None:
+    room = HOOK | {"format": "slack"}
+    said = after(page, page.post("/console/new/webhook", data=room)).words
+    assert "Webhook 'ops' was created" in said
+    assert "What is sent a message for slack" in said
+    assert "Secret" not in said and "New secret" not in said
+    call = HOOK | {"name": "call", "format": "pagerduty"}
+    text = html(page.post("/console/new/webhook", data=call), 422)
+    assert "pagerduty needs the integration key" in text
+    key = "0123456789abcdef0123456789abcdef"
+    assert key not in html(
+        page.post("/console/new/webhook", data=call | {"secret": f"{key}x"}), 422
+    )
+    page.post("/console/new/webhook", data=call | {"secret": key})
+    assert sql("SELECT format FROM pgbeat.webhooks ORDER BY name") == [("pagerduty",), ("slack",)]
+
+
 def test_a_webhook_is_tried(page: Any, sql: Sql) -> None:
     with closing(Receiver()) as receiver:
         page.post("/console/new/webhook", data=HOOK | {"url": receiver.url()})

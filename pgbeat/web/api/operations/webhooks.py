@@ -14,6 +14,7 @@ from pgbeat.web.calls import AdminCall
 from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
+from pgbeat.webhooks.formats import Format, is_signed
 from pgbeat.webhooks.model import EVENTS
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
@@ -34,8 +35,14 @@ class NewWebhook(Body):
     name: str = Field(min_length=1, max_length=200)
     url: str = Field(max_length=2000)
     events: list[str] = Field(description=_EVENTS, max_length=100)
+    format: Format = Field(
+        "standard", description="What is sent: the event, signed, or a message for people."
+    )
     secret: str | None = Field(
-        None, max_length=200, description=f"{_WRITTEN} By default, a random one."
+        None,
+        max_length=200,
+        description=f"{_WRITTEN} By default, a random one. For pagerduty and opsgenie, "
+        "the service's key.",
     )
 
 
@@ -68,8 +75,11 @@ class DeliveryCounts(BaseModel):
 class FoundWebhook(BaseModel):
     """A webhook, without its secret."""
 
+    format: Format
     is_failing: bool = Field(description="Its last delivery failed.")
-    secret_hint: str = Field(description="The beginning and end of its secret.")
+    secret_hint: str | None = Field(
+        description="The beginning and end of its secret; null if its format has none."
+    )
     previous_until: datetime | None = Field(
         description="When deliveries are no longer signed with the previous secret too."
     )
@@ -90,7 +100,7 @@ class WebhookList(BaseModel):
 class WebhookMade(FoundWebhook):
     """A webhook with its secret, which is not shown again."""
 
-    secret: str | None = Field(description="Its new secret; null if it is the old one.")
+    secret: str | None = Field(description="Its new secret; null if there is none.")
 
 
 @of_row(deliveries.Delivery, ("webhook_id",))
@@ -158,8 +168,11 @@ def get_webhook(call: AdminCall, name: WebhookName) -> WebhookDetail:
 def create_webhook(call: AdminCall, body: NewWebhook) -> WebhookMade:
     """Creates a webhook. Only this response has its secret, which the receiver needs."""
     with call.unit() as unit:
-        row, secret = control.add(unit, body.name, body.url, body.events, secret=body.secret)
-    return WebhookMade.model_validate(views.webhook(row) | {"secret": secret})
+        row, secret = control.add(
+            unit, body.name, body.url, body.events, format=body.format, secret=body.secret
+        )
+    shown = secret if is_signed(row.format) else None
+    return WebhookMade.model_validate(views.webhook(row) | {"secret": shown})
 
 
 @router.patch("/{name}", summary="Change a webhook")

@@ -12,11 +12,12 @@ from pgbeat.errors import PgbeatError
 from pgbeat.jobs.rows import ids
 from pgbeat.web.api.paging import moment, read, split
 from pgbeat.web.pages import forms, summaries
-from pgbeat.web.pages.forms import Form, FormField, wide
+from pgbeat.web.pages.forms import Form, FormField, choice, wide
 from pgbeat.web.pages.render import AdminVisit, Name, PageRoute, Visit, path
 from pgbeat.webhooks import control, deliveries, outbox
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks.events import EVENTS
+from pgbeat.webhooks.formats import FORMATS, is_public, is_signed
 from pgbeat.webhooks.http import Reply
 
 router = APIRouter(route_class=PageRoute)
@@ -25,6 +26,9 @@ _PAGE = 25
 _STATES = ("pending", "delivered", "failed")
 _NAME = FormField("name", "Name", hint="such as ops; without a slash")
 _URL = wide("url", "URL", hint="https, where the receiver listens")
+_FORMAT = choice("format", "What is sent", FORMATS, "standard: the event itself, signed")
+_KEY = FormField("secret", "Key", hint="of the service, for pagerduty and opsgenie")
+_NEW = (_NAME, _URL, _FORMAT, _KEY)
 _NO_EVENTS = {"events": "choose one or more"}
 #: The events in words.
 _WHEN = {name: event.when.replace("`", "") for name, event in EVENTS.items()}
@@ -47,36 +51,35 @@ def webhooks_page(visit: AdminVisit) -> Response:
 @router.get("/console/new/webhook")
 def new_webhook_page(visit: AdminVisit) -> Response:
     """Shows the form."""
-    return _new(visit, Form({}), ["job.failed", "schedule.disabled"])
+    return _new(visit, Form({"format": "standard"}), ["job.failed", "schedule.disabled"])
 
 
 def _new(visit: Visit, form: Form, events: list[str]) -> Response:
     return visit.page(
-        "new_webhook.html",
-        "webhooks",
-        form=form,
-        fields=(_NAME, _URL),
-        events=events,
-        said_of=_WHEN,
+        "new_webhook.html", "webhooks", form=form, fields=_NEW, events=events, said_of=_WHEN
     )
 
 
 @router.post("/console/new/webhook")
 def make_webhook(visit: AdminVisit) -> Response:
     """Creates the webhook and shows its secret, only here, or the form with its mistakes."""
-    written, events = visit.given((_NAME, _URL)), _events(visit.posted)
+    written, events = visit.given(_NEW), _events(visit.posted)
+    key, written["format"] = written.pop("secret") or None, written["format"] or "standard"
     try:
-        errors = {key: f"the {key} is missing" for key, value in written.items() if not value}
+        needed = (_NAME.name, _URL.name)
+        errors = {key: f"the {key} is missing" for key in needed if not written[key]}
         if not events:
             errors |= _NO_EVENTS
         if errors:
             raise forms.Mistakes(errors)
         with visit.unit() as unit:
-            row, secret = control.add(unit, events=events, **written)
+            row, secret = control.add(unit, events=events, secret=key, **written)
     except forms.REFUSED as error:
         nothing = "No webhook was created"
         form = visit.refused(error, written, nothing, fields=("events",))
         return _new(visit, form, events)
+    if not is_signed(row.format):
+        return visit.redirect(path("webhooks", row.name), f"Webhook '{row.name}' was created.")
     return _show(visit, row.name, secret=secret, status=201)
 
 
@@ -128,6 +131,8 @@ def _show(
         events=row.events if events is None else events,
         fields=(_URL,),
         said_of=_WHEN,
+        is_signed=is_signed(row.format),
+        is_public=is_public(row.format),
         **{"secret": None} | more,
     )
 

@@ -1,0 +1,262 @@
+"""What is sent to receivers that read no events: chat rooms, and services for people on call.
+
+Pure functions of an event. The secret of a service's webhook is the service's key.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple, get_args
+from urllib.parse import quote
+
+from pgbeat.errors import Problem
+
+Format = Literal["standard", "slack", "teams", "discord", "pagerduty", "opsgenie"]
+FORMATS = get_args(Format)
+Severity = Literal["error", "warning", "info"]
+
+#: Formats whose receivers have a key, how it looks, and what they call it.
+_KEYS = {
+    "pagerduty": (
+        re.compile(r"[0-9A-Za-z]{32}"),
+        "the integration key of an Events API v2 service",
+    ),
+    "opsgenie": (re.compile(r"[0-9A-Za-z-]{36}"), "the API key of an integration"),
+}
+_SEVERITIES: dict[str, Severity] = {
+    "job.run.failed": "error",
+    "job.failed": "error",
+    "job.late": "warning",
+    "schedule.disabled": "error",
+    "schedule.paused": "warning",
+    "tick.failed": "error",
+}
+#: Fields of an event's data that people want to read, and what they are called.
+_FACTS = {
+    "error": "Error",
+    "last_error": "Error",
+    "last_job_error": "Error",
+    "reason": "Reason",
+    "disabled_reason": "Reason",
+    "paused_reason": "Reason",
+    "schedule": "Schedule",
+    "task": "Task",
+    "due_at": "Due",
+    "worker": "Worker",
+    "owner": "Owner",
+}
+_MOST = 1000
+
+
+class Notice(NamedTuple):
+    """An event in words."""
+
+    title: str
+    facts: dict[str, str]
+    severity: Severity
+    #: When it happened, in ISO 8601.
+    at: str
+    #: The same for all events of one incident: of a schedule, or else of a task.
+    key: str
+    #: Its page in the console; empty if nobody said where that is.
+    link: str
+
+
+def is_signed(format: str) -> bool:
+    """Returns whether the secret signs requests, as Standard Webhooks do."""
+    return format == "standard"
+
+
+def is_public(format: str) -> bool:
+    """Returns whether the format needs no secret: its URL is one."""
+    return not is_signed(format) and format not in _KEYS
+
+
+def check_key(format: str, secret: str | None) -> list[Problem]:
+    """Returns what is wrong with the secret of a webhook that signs nothing."""
+    if format not in _KEYS:
+        message = f"secret: {format} takes none; its URL is the secret"
+        return [] if secret is None else [Problem("secret", "conflict", message)]
+    pattern, name = _KEYS[format]
+    if secret is None:
+        return [Problem("secret", "required", f"secret: {format} needs {name}")]
+    is_good = pattern.fullmatch(secret) is not None
+    return [] if is_good else [Problem("secret", "malformed", f"secret: it is not {name}")]
+
+
+def request(
+    format: str, event: dict[str, Any], *, secret: str, namespace: str, console: str
+) -> tuple[bytes, dict[str, str]]:
+    """Returns the body that says an event in a format, and the headers that it needs.
+
+    `console` is the console's address, or empty.
+    """
+    body = _BODIES[format](notice(event, namespace, console), secret)
+    headers = {"Authorization": f"GenieKey {secret}"} if format == "opsgenie" else {}
+    return json.dumps(body).encode(), headers
+
+
+def notice(event: dict[str, Any], namespace: str, console: str) -> Notice:
+    """Returns an event in words."""
+    kind, data = str(event["type"]), event.get("data") or {}
+    about = {**(data.get("job") or {}), **{k: v for k, v in data.items() if v is not None}}
+    subject, path = _subject(kind, about)
+    facts = {
+        label: _cut(str(about[name]), _MOST)
+        for name, label in reversed(_FACTS.items())
+        if about.get(name) not in (None, "")
+    }
+    return Notice(
+        _cut(_TITLES[kind].format_map(_Blanks(about, subject=subject)), 250),
+        dict(reversed(facts.items())),
+        _SEVERITIES.get(kind, "info"),
+        str(event.get("timestamp", "")),
+        f"pgbeat:{namespace}:{subject}",
+        f"{console.rstrip('/')}{path}" if console and path else "",
+    )
+
+
+class _Blanks(dict[str, Any]):
+    """An event's data for a title, where nothing is missing."""
+
+    def __init__(self, data: dict[str, Any], **more: Any) -> None:
+        super().__init__(data | more)
+
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+_TITLES = {
+    "job.run.completed": "{subject}: an execution completed",
+    "job.run.failed": "{subject}: an execution failed",
+    "job.run.skipped": "{subject}: an execution was skipped",
+    "job.failed": "{subject} failed",
+    "job.late": "{subject} is late: it missed its {deadline}",
+    "group.ended": "{subject} ended: {state}",
+    "schedule.disabled": "{subject} was disabled",
+    "schedule.paused": "{subject} was paused",
+    "tick.failed": "{subject} could not be launched",
+    "tick.skipped": "{subject} was skipped",
+    "webhook.test": "A test of webhook '{webhook}'",
+}
+
+
+def _subject(kind: str, about: dict[str, Any]) -> tuple[str, str]:
+    """Returns what an event is about, and the path of its page."""
+    job, schedule = about.get("job_id") or about.get("id"), about.get("schedule")
+    if kind.startswith("job."):
+        whose = f"Schedule '{schedule}'" if schedule else str(about.get("task"))
+        return whose, f"/console/jobs/{job}"
+    if kind.startswith("group."):
+        return f"Group '{about.get('name') or job}'", f"/console/groups/{job}"
+    if kind.startswith(("schedule.", "tick.")):
+        name = str(about.get("name") or schedule)
+        return f"Schedule '{name}'", f"/console/schedules/{quote(name, safe='')}"
+    return str(about.get("webhook")), ""
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+# -- formats ---------------------------------------------------------------------------------------
+
+
+def _slack(said: Notice, secret: str) -> dict[str, Any]:
+    """Of an incoming webhook: https://docs.slack.dev/reference/block-kit."""
+    lines = [f"*{_plain(said.title)}*"]
+    lines += [f"{label}: {_plain(text)}" for label, text in said.facts.items()]
+    if said.link:
+        lines.append(f"<{said.link}|Open in the console>")
+    text = _cut("\n".join(lines), 3000)
+    section = {"type": "section", "text": {"type": "mrkdwn", "text": text}}
+    return {"text": _plain(said.title), "blocks": [section]}
+
+
+def _plain(text: str) -> str:
+    """Returns a text that Slack takes for neither a mention nor a link."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _teams(said: Notice, secret: str) -> dict[str, Any]:
+    """Of a workflow that posts cards. Runs of text are shown as they are, without Markdown."""
+
+    def run(text: str, **more: Any) -> dict[str, Any]:
+        return {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text, **more}]}
+
+    color = {"error": "attention", "warning": "warning", "info": "default"}[said.severity]
+    card: dict[str, Any] = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "body": [
+            run(said.title, weight="bolder", size="medium", color=color),
+            *(run(f"{label}: {text}") for label, text in said.facts.items()),
+        ],
+    }
+    if said.link:
+        open_page = {"type": "Action.OpenUrl", "title": "Open in the console", "url": said.link}
+        card["actions"] = [open_page]
+    attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
+    return {"type": "message", "attachments": [attachment]}
+
+
+def _discord(said: Notice, secret: str) -> dict[str, Any]:
+    """Of a channel's webhook. Nobody is mentioned, whatever an error says."""
+    color = {"error": 0xD32F2F, "warning": 0xF9A825, "info": 0x607D8B}[said.severity]
+    embed: dict[str, Any] = {
+        "title": said.title,
+        "color": color,
+        "fields": [{"name": label, "value": text} for label, text in said.facts.items()],
+    }
+    embed |= {"timestamp": said.at} if said.at else {}
+    embed |= {"url": said.link} if said.link else {}
+    return {"embeds": [embed], "allowed_mentions": {"parse": []}}
+
+
+def _pagerduty(said: Notice, secret: str) -> dict[str, Any]:
+    """Of the Events API v2. Events of one incident have one `dedup_key`."""
+    payload: dict[str, Any] = {
+        "summary": said.title,
+        "source": "pgbeat",
+        "severity": said.severity,
+        "custom_details": said.facts,
+    }
+    payload |= {"timestamp": said.at} if said.at else {}
+    body: dict[str, Any] = {
+        "routing_key": secret,
+        "event_action": "trigger",
+        "dedup_key": _cut(said.key, 255),
+        "client": "pgbeat",
+        "payload": payload,
+    }
+    if said.link:
+        body["links"] = [{"href": said.link, "text": "Open in the console"}]
+    return body
+
+
+def _opsgenie(said: Notice, secret: str) -> dict[str, Any]:
+    """Of the Alert API. Events of one incident have one `alias`."""
+    return {
+        "message": _cut(said.title, 130),
+        "alias": _cut(said.key, 512),
+        "description": "\n".join(_described(said)),
+        "details": said.facts,
+        "source": "pgbeat",
+        "priority": {"error": "P2", "warning": "P3", "info": "P5"}[said.severity],
+    }
+
+
+def _described(said: Notice) -> Iterator[str]:
+    yield from (f"{label}: {text}" for label, text in said.facts.items())
+    if said.link:
+        yield said.link
+
+
+_BODIES: dict[str, Callable[[Notice, str], dict[str, Any]]] = {
+    "slack": _slack,
+    "teams": _teams,
+    "discord": _discord,
+    "pagerduty": _pagerduty,
+    "opsgenie": _opsgenie,
+}
