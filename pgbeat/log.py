@@ -2,12 +2,16 @@
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from pgbeat.config import Settings
 from pgbeat.errors import ConfigError
+from pgbeat.version import __version__
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -57,6 +61,42 @@ def use_json(app: "Celery", *loggers: logging.Logger) -> bool:
         for handler in logger.handlers:
             handler.setFormatter(JsonFormatter())
     return True
+
+
+def begin_in_json(program: Any) -> None:
+    """Makes Celery's worker or beat write nothing but JSON, from before its log is set up.
+
+    A line in the log takes the banner's place.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.getLogger().addHandler(handler)  # Celery replaces it
+    logging.captureWarnings(True)
+    program.quiet = True
+
+
+def worker_starts(name: str, worker: Any) -> None:
+    """Logs what the banner of Celery's worker says."""
+    starts(
+        f"Worker {name} starts",
+        worker.app,
+        queues=sorted(worker.app.amqp.queues.consume_from),
+        pool=worker.pool_cls.__module__,
+        concurrency=worker.concurrency,
+    )
+
+
+def starts(message: str, app: "Celery", **fields: Any) -> None:
+    """Logs what a banner of Celery's says."""
+    versions = {"pgbeat": __version__, "celery": version("celery")}
+    more = {"app": app.main, "broker": app.connection().as_uri(), **versions, **fields}
+    logging.getLogger("celery.pgbeat").info(message, extra=more)
+
+
+def say(write: Callable[[int, bytes], object], message: str, file: Any = None) -> None:
+    """Writes what a worker says of signals, which Celery writes as text, in a signal's handler."""
+    with suppress(OSError, AttributeError, ValueError):
+        write((file or sys.stderr).fileno(), line("celery.worker", message))
 
 
 def line(logger: str, message: str) -> bytes:

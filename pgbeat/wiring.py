@@ -8,7 +8,6 @@ this module imports is heavy, so a function imports it when it is called.
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial, wraps
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -129,11 +128,14 @@ def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:
     from pgbeat.worker.start_checks import require_broker
 
     require_broker(instance.app)
-    if _begin_in_json(instance):
+    if _is_json(instance.app):
         from celery.apps import worker
 
+        from pgbeat import log
+
+        log.begin_in_json(instance)
         write = getattr(worker, "_original_os_write", os.write)  # not eventlet's; Celery 5.7
-        worker.safe_say = partial(_say, write)
+        worker.safe_say = partial(log.say, write)
 
 
 def _on_worker_init(sender: Any, **kwargs: Any) -> None:
@@ -185,61 +187,18 @@ def _on_logger(logger: Any, **kwargs: Any) -> None:
         use_json(current_app, logger)
 
 
-def _begin_in_json(program: Any) -> bool:
-    """Makes a worker or beat whose log is JSON write nothing else; returns whether it is.
-
-    A line in the log takes the banner's place; warnings before the log is set up have a handler.
-    """
-    if not _is_json(program.app):
-        return False
-    import logging
-
-    from pgbeat.log import JsonFormatter
-
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter())
-    logging.getLogger().addHandler(handler)  # Celery replaces it
-    logging.captureWarnings(True)
-    program.quiet = True
-    return True
-
-
-def _say(write: Callable[[int, bytes], object], message: str, file: Any = None) -> None:
-    """Writes what a worker says of signals, which Celery writes as text, in a signal's handler."""
-    from pgbeat import log
-
-    with suppress(OSError, AttributeError, ValueError):
-        write((file or sys.stderr).fileno(), log.line("celery.worker", message))
-
-
 def _on_worker_start(sender: Any, instance: Any, **kwargs: Any) -> None:
     if _is_json(instance.app):
-        app = instance.app
-        _log_start(
-            f"Worker {sender} starts",
-            app,
-            queues=sorted(app.amqp.queues.consume_from),
-            pool=instance.pool_cls.__module__,
-            concurrency=instance.concurrency,
-        )
+        from pgbeat import log
+
+        log.worker_starts(sender, instance)
 
 
 def _on_beat_start(sender: Any, **kwargs: Any) -> None:
     if _is_json(sender.app):
-        _log_start("Beat starts", sender.app)
+        from pgbeat import log
 
-
-def _log_start(message: str, app: Any, **fields: Any) -> None:
-    """Logs what Celery's banner says."""
-    import logging
-
-    import celery
-
-    from pgbeat.version import __version__
-
-    versions = {"pgbeat": __version__, "celery": celery.__version__}
-    more = {"app": app.main, "broker": app.connection().as_uri(), **versions, **fields}
-    logging.getLogger("celery.pgbeat").info(message, extra=more)
+        log.starts("Beat starts", sender.app)
 
 
 def _follow_beat_programs(programs: Any) -> None:
@@ -247,7 +206,10 @@ def _follow_beat_programs(programs: Any) -> None:
 
     @wraps(run)
     def run_in_json(self: Any) -> None:
-        _begin_in_json(self)
+        if _is_json(self.app):
+            from pgbeat import log
+
+            log.begin_in_json(self)
         run(self)
 
     programs.Beat.run = run_in_json
