@@ -346,7 +346,6 @@ def labels(pairs: Mapping[str, str]) -> str:
 
 
 # -- schedules
-
 #: What the outcome of the upstream job adds to `after`; nothing for the usual.
 _AFTER = {"completed": "", "failed": " (failed)", "finished": " (however it ends)"}
 
