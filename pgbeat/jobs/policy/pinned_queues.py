@@ -55,12 +55,15 @@ def _pinned(app: "Celery", base: Any, version: str) -> Any:
     name = f"{base.name}{SEPARATOR}{version}"
     if name in app.amqp.queues:
         return app.amqp.queues[name]
-    return app.amqp.queues.add(
+    # A queue as a whole: of options by name, kombu 5.5 takes no priorities and no expiry.
+    queue = type(base)(
         name,
-        exchange=name,
+        exchange=type(base.exchange)(name, "direct", durable=base.durable),
+        routing_key=name,
         durable=base.durable,
         max_priority=base.max_priority,
         message_ttl=base.message_ttl,
         queue_arguments=base.queue_arguments,
         expires=_EXPIRES,
     )
+    return app.amqp.queues.add(queue)
