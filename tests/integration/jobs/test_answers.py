@@ -73,7 +73,7 @@ WAYS = list(product(POLICIES, (cancel_one, cancel_in_bulk)))
 REASON = f"cancelled by {ADMIN.name}: too slow"
 
 
-def why(result: AsyncResult[Any]) -> str:
+def why(result: "AsyncResult[Any]") -> str:
     """Returns the reason with which the result says that its task was revoked."""
     with pytest.raises(TaskRevokedError) as revoked:
         result.get(timeout=0.2)

@@ -207,7 +207,8 @@ def test_a_block_is_its_asyncio_tasks_own(app: Celery, engine: Engine, sql: Sql)
 def test_a_broker_is_the_same_by_another_name_of_its_database(
     app: Celery, engine: Engine, database: str, sql: Sql
 ) -> None:
-    alias = make_app(transport_url(database) + "&application_name=alias")
+    url = transport_url(database)
+    alias = make_app(f"{url}{'&' if '?' in url else '?'}application_name=alias")
     with engine.connect() as mine:
         with pgbeat.in_transaction(mine, app):
             add(alias).delay()
