@@ -3,6 +3,7 @@
 `python -m tests.chaos --build deletes_claimed_messages` makes chaos with one.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,13 +33,14 @@ def _forget_the_dead() -> None:
 
 
 def _finish_apart() -> None:
-    """Commits the rows before the task's end."""
+    """Commits the rows some time before the task's end."""
     together: Any = pgbeat.finish
 
     @contextmanager
     def finish(session: Any) -> Iterator[Any]:
         yield session
         session.commit()
+        time.sleep(0.3)
         with together(session):
             session.connection()
 

@@ -10,10 +10,9 @@ import pytest
 from celery.exceptions import ChordError
 
 from tests.chaos import promises
-from tests.chaos.__main__ import run
 from tests.chaos.check import main, restored
 from tests.chaos.record import Canvas, Fault, Line, Promised, Record
-from tests.chaos.test_chaos import pytestmark
+from tests.chaos.test_chaos import made, pytestmark
 
 __all__ = ["pytestmark"]
 
@@ -137,7 +136,7 @@ def _journals(record: Record) -> dict[str, list[Line]]:
 def record(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Record]:
     """What a short run left."""
     folder = tmp_path_factory.mktemp("run")
-    assert run(folder, 20, 1, only=("cancel_statement",)) == []
+    assert made(folder, 0.35, "--only", "cancel_statement") == (0, [])
     with restored(folder) as restored_record:
         yield restored_record
 
