@@ -4,7 +4,7 @@ import re
 from datetime import UTC, timedelta
 
 from pgbeat.schedules.model import Schedule
-from pgbeat.timetables import cron_lines, plain_cron, span
+from pgbeat.timetables import cron_lines, cron_on_one_line, plain_cron, span
 
 _DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _SHORT = {day[:3].lower(): number for number, day in enumerate(_DAYS)}
@@ -130,7 +130,7 @@ def timetable(row: Schedule, default_zone: str) -> tuple[str, str]:
     """Returns when a schedule is due in words, and the timetable itself if the words differ."""
     zone = row.timezone or default_zone
     if row.cron is not None:
-        words, lines = cron(row.cron), "; ".join(cron_lines(row.cron))
+        words, lines = cron(row.cron), cron_on_one_line(row.cron)
         return (f"{words} ({zone})", lines) if words else (f"cron {lines} ({zone})", "")
     if row.every is not None:
         of = f" ({zone})" if not row.every % timedelta(days=1) else ""

@@ -13,7 +13,13 @@ time. What repeats within the hour or the day goes by elapsed time: in both hour
 gap.
 """
 
-from pgbeat.timetables.cron_fields import check_cron, cron_lines, parse_cron, plain_cron
+from pgbeat.timetables.cron_fields import (
+    check_cron,
+    cron_lines,
+    cron_on_one_line,
+    parse_cron,
+    plain_cron,
+)
 from pgbeat.timetables.crons import Cron, cron
 from pgbeat.timetables.durations import parse_duration, relative, span
 from pgbeat.timetables.intervals import Interval
@@ -38,6 +44,7 @@ __all__ = [
     "check_cron",
     "cron",
     "cron_lines",
+    "cron_on_one_line",
     "last_interval",
     "parse_cron",
     "parse_duration",

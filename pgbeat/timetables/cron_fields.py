@@ -139,6 +139,11 @@ def cron_lines(expression: str) -> list[str]:
     return [line for line in lines if line] or [""]
 
 
+def cron_on_one_line(expression: str) -> str:
+    """Returns a cron timetable as people read it in a list."""
+    return "; ".join(cron_lines(expression))
+
+
 def _texts(line: str) -> tuple[str, list[str]]:
     """Returns a line as it is without names, and its fields."""
     plain = plain_cron(line)

@@ -5,7 +5,6 @@ from datetime import datetime
 
 from pgbeat.views import View
 from pgbeat.webhooks.deliveries import Delivery
-from pgbeat.webhooks.formats import is_public
 from pgbeat.webhooks.http import Reply
 from pgbeat.webhooks.model import Webhook
 
@@ -13,8 +12,7 @@ from pgbeat.webhooks.model import Webhook
 def webhook(row: Webhook) -> View:
     """Returns a webhook, which fails if its last delivery did."""
     columns = {name: value for name, value in row._asdict().items() if name not in ("id", "slots")}
-    hint = None if is_public(row.format) else row.secret_hint
-    return columns | {"secret_hint": hint, "is_failing": row.enabled and row.slots == 1}
+    return columns | {"is_failing": row.enabled and row.slots == 1}
 
 
 def counted(row: Webhook, count: Mapping[str, int]) -> View:

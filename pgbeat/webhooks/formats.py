@@ -23,6 +23,8 @@ _KEYS = {
     ),
     "opsgenie": (re.compile(r"[0-9A-Za-z-]{36}"), "the API key of an integration"),
 }
+#: Formats with a secret; of the others the URL is one.
+WITH_SECRET = ("standard", *_KEYS)
 _SEVERITIES: dict[str, Severity] = {
     "job.run.failed": "error",
     "job.failed": "error",
@@ -67,11 +69,6 @@ def is_signed(format: str) -> bool:
     return format == "standard"
 
 
-def is_public(format: str) -> bool:
-    """Returns whether the format needs no secret: its URL is one."""
-    return not is_signed(format) and format not in _KEYS
-
-
 def check_key(format: str, secret: str | None) -> list[Problem]:
     """Returns what is wrong with the secret of a webhook that signs nothing."""
     if format not in _KEYS:
@@ -101,14 +98,13 @@ def notice(event: dict[str, Any], namespace: str, console: str) -> Notice:
     kind, data = str(event["type"]), event.get("data") or {}
     about = {**(data.get("job") or {}), **{k: v for k, v in data.items() if v is not None}}
     subject, path = _subject(kind, about)
-    facts = {
-        label: _cut(str(about[name]), _MOST)
-        for name, label in reversed(_FACTS.items())
-        if about.get(name) not in (None, "")
-    }
+    facts: dict[str, str] = {}
+    for name, label in _FACTS.items():
+        if about.get(name) not in (None, ""):
+            facts.setdefault(label, _cut(str(about[name]), _MOST))
     return Notice(
         _cut(_TITLES[kind].format_map(_Blanks(about, subject=subject)), 250),
-        dict(reversed(facts.items())),
+        facts,
         _SEVERITIES.get(kind, "info"),
         str(event.get("timestamp", "")),
         f"pgbeat:{namespace}:{subject}",

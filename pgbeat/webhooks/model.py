@@ -6,12 +6,13 @@ The rows that this returns hold no secrets. Only `pgbeat.webhooks.outbox` reads 
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, func, select, text
+from sqlalchemy import ColumnElement, Connection, case, func, select, text
 
 from pgbeat.database.missing import missing
 from pgbeat.database.tables import EVENTS as EVENTS
 from pgbeat.database.tables import webhooks
 from pgbeat.names import NAMESPACE
+from pgbeat.webhooks.formats import WITH_SECRET
 
 #: Deliveries of a webhook under way at once, while they succeed. After a failure, there is one.
 SLOTS = 8
@@ -34,8 +35,8 @@ class Webhook(NamedTuple):
     created_by: str | None
     created_at: datetime
     updated_at: datetime
-    #: The beginning and the end of its secret.
-    secret_hint: str
+    #: The beginning and the end of its secret; `None` if its format has none.
+    secret_hint: str | None
     #: Until when the previous secret signs as well.
     previous_until: datetime | None
 
@@ -55,7 +56,8 @@ _AUDITED = (
     "previous_until",
     "created_by",
 )
-_HINT = func.left(webhooks.c.secret, 6).op("||")("…").op("||")(func.right(webhooks.c.secret, 4))
+_ENDS = func.left(webhooks.c.secret, 6).op("||")("…").op("||")(func.right(webhooks.c.secret, 4))
+_HINT = case((webhooks.c.format.in_(WITH_SECRET), _ENDS))
 COLUMNS = [
     _HINT.label(name) if name == "secret_hint" else webhooks.c[name] for name in Webhook._fields
 ]

@@ -18,7 +18,7 @@ from pgbeat.views import webhooks as views
 from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
-from pgbeat.webhooks.formats import FORMATS, is_public, is_signed
+from pgbeat.webhooks.formats import FORMATS, is_signed
 from pgbeat.webhooks.model import EVENTS, Webhook
 
 
@@ -80,7 +80,7 @@ def show_command(target: Target, name: str) -> None:
         ("url", row.url),
         ("events", ", ".join(row.events)),
         ("format", row.format),
-        ("secret", None if is_public(row.format) else row.secret_hint),
+        ("secret", row.secret_hint),
         ("old secret", f"signs too, until {printing.when(until, now)}" if old else None),
         ("deliveries", ", ".join(f"{number} {state}" for state, number in count.items())),
         ("last event", printing.when(last[0].created_at, now) if last else None),

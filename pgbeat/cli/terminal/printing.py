@@ -21,7 +21,7 @@ from pgbeat.cli.terminal import tables
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Entry, Tick
-from pgbeat.timetables import cron_lines
+from pgbeat.timetables import cron_on_one_line
 from pgbeat.timetables import relative as relative
 from pgbeat.timetables import span as span
 
@@ -354,7 +354,7 @@ def timetable(row: Schedule, default_zone: str | None = None) -> str:
     """Returns the timetable of a schedule in a few words."""
     text = "by the app's code"
     if row.cron is not None:
-        text = "; ".join(map(line, cron_lines(row.cron)))
+        text = line(cron_on_one_line(row.cron))
     elif row.every is not None:
         text = f"every {span(row.every, units=4)}"
     elif row.once_at is not None:

@@ -13,7 +13,7 @@ from pgbeat.integrations.django.admin.forms import CheckedForm
 from pgbeat.integrations.django.admin.pages import Page, action
 from pgbeat.schedules import control, mistakes
 from pgbeat.schedules.model import TIMETABLES
-from pgbeat.timetables import cron_lines, span
+from pgbeat.timetables import cron_on_one_line, span
 
 _ABOUT = ("description", "owner", "labels", "metadata")
 _WHAT = ("task", "args", "kwargs", "condition_sql", "job_policy")
@@ -127,7 +127,7 @@ class ScheduleAdmin(Page):
         for name in TIMETABLES:
             value = getattr(row, name)
             if name == "cron" and value is not None:
-                return "; ".join(cron_lines(value))
+                return cron_on_one_line(str(value))
             if value is not None:
                 text = span(value, units=4) if name == "every" else str(value)
                 return f"{name.replace('_at', '')} {text}"

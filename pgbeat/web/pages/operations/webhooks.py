@@ -17,7 +17,7 @@ from pgbeat.web.pages.render import AdminVisit, Name, PageRoute, Visit, path
 from pgbeat.webhooks import control, deliveries, outbox
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks.events import EVENTS
-from pgbeat.webhooks.formats import FORMATS, is_public, is_signed
+from pgbeat.webhooks.formats import FORMATS, is_signed
 from pgbeat.webhooks.http import Reply
 
 router = APIRouter(route_class=PageRoute)
@@ -132,7 +132,6 @@ def _show(
         fields=(_URL,),
         said_of=_WHEN,
         is_signed=is_signed(row.format),
-        is_public=is_public(row.format),
         **{"secret": None} | more,
     )
 
