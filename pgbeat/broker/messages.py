@@ -65,6 +65,12 @@ def consumer_of(request: Any) -> int | None:
     return consumer
 
 
+def job_claim(request: Any) -> dict[str, int]:
+    """Returns which consumer has claimed a job's message, by the job's id; empty without one."""
+    consumer = consumer_of(request) if getattr(request, JOB_HEADER, None) else None
+    return {} if consumer is None else {str(request.id): consumer}
+
+
 def runs_again(request: Any) -> bool:
     """Returns whether a task's message was delivered before, or is that of Celery's retry."""
     return bool(request.retries or (request.delivery_info or {}).get("redelivered"))
@@ -139,7 +145,7 @@ def passed_on(connection: Connection, claims: Mapping[str, int]) -> set[str]:
     """Returns the jobs whose message is, will be, or was last somebody else's.
 
     `claims` are the consumers that had claimed them, by job id. The others stay with them until the
-    transaction ends. The caller must have locked the jobs.
+    transaction ends. Who changes the jobs must have locked them.
     """
     if not claims:
         return set()

@@ -1,6 +1,7 @@
 """Celery's result backend on Postgres."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property, partial
 from time import monotonic, sleep
 from typing import Any
@@ -13,11 +14,12 @@ from celery.result import result_from_tuple
 from kombu.serialization import loads
 from sqlalchemy.engine import URL
 
+from pgbeat.broker.messages import job_claim, passed_on
 from pgbeat.broker.transport import held_messages
 from pgbeat.config import broker_database, postgres_url
 from pgbeat.database import connections
 from pgbeat.results import answers, chords, errbacks, expiry, statements
-from pgbeat.results.ending import abandon_current, ending_of
+from pgbeat.results.ending import ClaimLost, abandon_current, ending_of
 from pgbeat.results.rows import (
     COLUMNS,
     Encoded,
@@ -187,27 +189,24 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         """Stores a failure, with its part of a chord and that one's errbacks, or the chain's rest.
 
         In one transaction: nothing looks later at a task whose result says that it has ended.
+        Nothing is stored of a job's run that has lost its message, which is delivered again.
         """
-        mark = partial(
-            super().mark_as_failure,
-            task_id,
-            exc,
-            traceback,
-            request,
-            store_result,
-            call_errbacks,
-            state,
-        )
+        options = task_id, exc, traceback, request, store_result, call_errbacks, state
+        mark = partial(super().mark_as_failure, *options)
+        claim = job_claim(request) if state == states.FAILURE else {}
 
         def mark_all(working: Joined) -> None:
-            with chords.published_in(self, working.connection):
+            with chords.published_in(self, working.connection) as block:
+                if block is not None and passed_on(working.connection, claim):
+                    raise ClaimLost
                 mark()
 
         ending = ending_of(request)
         if ending is not None and ending.failed(mark, exc, traceback):
             return
-        if request and (request.chord or getattr(request, "chain", None)):  # some have no chain
-            self.store.atomically(mark_all)
+        if claim or (request and (request.chord or getattr(request, "chain", None))):
+            with suppress(ClaimLost):
+                self.store.atomically(mark_all)
         else:
             mark()
 

@@ -118,7 +118,7 @@ def check(record: Record, ends: Counter[str], unsure: set[str]) -> dict[str, lis
     """Returns what breaks each promise. `ends` is how often each task came to its end.
 
     Results of those that are `unsure` may be on a server that was left behind. A chord counts the
-    first end that is stored: that of a run that failed, though its task is delivered again.
+    first end of a plain task that is stored, also that of a run that failed and is delivered again.
     """
     starts = Counter(line.id for line in record.journal if line.phase == "start")
     promised, found = record.promised, dict[str, list[str]]()
@@ -138,7 +138,8 @@ def check(record: Record, ends: Counter[str], unsure: set[str]) -> dict[str, lis
     for canvas in promised.canvases:
         if (fault := _wrong(record.app, canvas, tasks, unsure)) is not None:
             name, of = fault
-            if name == _NOT_COMPLETED and any(starts[each] > 1 for each in canvas.ids):
+            plain = [each for each in canvas.ids if POLICIES.get(tasks.get(each, "")) is None]
+            if name == _NOT_COMPLETED and any(starts[each] > 1 for each in plain):
                 continue
             found[name].append(f"{canvas.kind}: {of}")
     return found

@@ -12,10 +12,12 @@ from celery import Celery
 from celery._state import _task_stack
 from celery.app.task import Context
 
+from pgbeat.broker.messages import CONSUMER, JOB_HEADER
 from pgbeat.results import chords, expiry
 from pgbeat.results.backend import ResultBackend
 from pgbeat.results.store import Store
 from tests.support.processes import until
+from tests.support.simulated_workers import FakeWorkers
 from tests.support.transport_workers import transport_url
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -126,6 +128,26 @@ def test_a_part_that_failed_fails_the_chord(backend: ResultBackend, sql: Sql) ->
     assert bodies(sql) == []
     assert backend.app.AsyncResult("body").state == "FAILURE"
     assert "it fails" in str(backend.app.AsyncResult("body").result)
+
+
+@pytest.mark.parametrize(("holder", "state"), [(7, "FAILURE"), (8, "PENDING"), (None, "PENDING")])
+def test_a_part_fails_the_chord_only_while_its_run_has_the_message(
+    fake_workers: FakeWorkers, holder: int | None, state: str
+) -> None:
+    """Its process was killed, or the chain's next link could not be sent, as its claim was lost."""
+    part, sql = fake_workers.job(), fake_workers.sql
+    for consumer in 7, 8:
+        sql("INSERT INTO pgbeat.consumers (id, name) VALUES (%s, 'lives')", consumer)
+        sql("SELECT pg_advisory_lock(1885823587, %s)", consumer)
+    sql("UPDATE kombu_message SET visible = %s, claimed_by = %s", holder is None, holder)
+    with make_app(fake_workers.dsn) as app:
+        backend = app.backend
+        backend.set_chord_size("c1", 1)
+        body = app.signature("sizes.body", options={"task_id": "body"})
+        request = Context(id=part, group="c1", group_index=0, chord=body, task="sizes.member")
+        request.update({JOB_HEADER: True, "properties": {"delivery_info": {CONSUMER: 7}}})
+        backend.mark_as_failure(part, ValueError("it fails"), request=request)
+        assert {app.AsyncResult(each).state for each in (part, "body")} == {state}
 
 
 def test_added_parts_count(backend: ResultBackend, sql: Sql) -> None:
