@@ -61,6 +61,7 @@ EVERYTHING: dict[str, Any] = {
     "monitoring": {
         "labels": {"release": "prometheus"},
         "serviceMonitor": {"enabled": True, "tokenSecret": "pgbeat-metrics"},
+        "podMonitor": {"enabled": True, "from": [{"namespaceSelector": {}}]},
         "prometheusRule": {"enabled": True},
     },
     "serviceAccount": {"annotations": {"example.com/role": "proj"}},
@@ -125,7 +126,7 @@ def test_least_and_everything(least: Manifests, everything: Manifests) -> None:
         ("ServiceAccount", "shop-pgbeat"),
     }
     assert {kind for kind, _ in everything} - {kind for kind, _ in least} == {
-        *("Ingress", "NetworkPolicy", "PrometheusRule"),
+        *("Ingress", "NetworkPolicy", "PodMonitor", "PrometheusRule"),
         *("ScaledObject", "ServiceMonitor", "TriggerAuthentication"),
     }
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
@@ -191,7 +192,7 @@ def test_services_budgets_and_policies_select_their_pods(everything: Manifests) 
                 assert selected(spec["selector"]["matchLabels"]) == {name}
             case "Service":
                 assert selected(spec["selector"]) == {name}
-            case "NetworkPolicy":
+            case "NetworkPolicy" if name != "shop-pgbeat-workers":
                 one = {name} if name in labels else set(labels)
                 assert selected(spec["podSelector"]["matchLabels"]) == one
     assert everything["Deployment", "shop-pgbeat-beat"]["spec"]["template"]["spec"]["affinity"]
@@ -210,6 +211,25 @@ def test_pods_reach_only_what_values_name(everything: Manifests) -> None:
         assert spec["egress"][0]["to"] == [{"ipBlock": {"cidr": "10.1.2.3/32"}}]
     (rule,) = everything["NetworkPolicy", "shop-pgbeat-web"]["spec"]["ingress"]
     assert rule == {"ports": [{"port": "http"}], "from": [{"namespaceSelector": {}}]}
+
+
+def test_workers_are_scraped_where_they_listen(everything: Manifests, tmp_path: Path) -> None:
+    (endpoint,) = everything["PodMonitor", "shop-pgbeat-workers"]["spec"]["podMetricsEndpoints"]
+    policy = everything["NetworkPolicy", "shop-pgbeat-workers"]["spec"]
+    by = everything["PodMonitor", "shop-pgbeat-workers"]["spec"]["selector"]
+    assert policy["podSelector"] == by
+    (rule,) = policy["ingress"]
+    assert rule["ports"] == [{"port": endpoint["port"]}]
+    (component,) = by["matchExpressions"]
+    for name, pod in pods(everything):
+        (only,) = pod["containers"]
+        has = only.get("ports", ())
+        assert (name.removeprefix("shop-pgbeat-") in component["values"]) == (
+            endpoint["port"] not in {port["name"] for port in has}
+        )
+    of = container(everything, "shop-pgbeat-worker-io")
+    listen = environ(of, tmp_path)["PGBEAT_METRICS_LISTEN"]
+    assert listen == f"0.0.0.0:{of['ports'][0]['containerPort']}"
 
 
 def test_hooks_need_nothing_of_the_release(everything: Manifests) -> None:

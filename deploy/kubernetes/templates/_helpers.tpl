@@ -18,6 +18,13 @@ app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- end -}}
 
+{{/* Selects the pods of all workers. */}}
+{{- define "pgbeat.workersSelector" -}}
+matchLabels: {{- include "pgbeat.selector" (list . "") | nindent 2 }}
+matchExpressions:
+  - {key: app.kubernetes.io/component, operator: NotIn, values: [beat, web, migrate]}
+{{- end -}}
+
 {{/* Labels of an object. Takes (list . component). */}}
 {{- define "pgbeat.labels" -}}
 {{ include "pgbeat.selector" . }}
