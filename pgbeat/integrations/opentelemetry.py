@@ -2,9 +2,10 @@
 
 `pgbeat.tracing.instrument()` in the app's module turns it on, wherever the app is loaded.
 
-No message carries anything for it: a job's trace has the job's id (`trace_id`), and the spans that
-others are children of have ids that follow from it. So messages are still made from templates.
-Where another instrumentation put a `traceparent` into a message's headers, executions follow that.
+What is sent within a span, such as that of a request, carries its W3C context in the message's
+headers, and in the job's row while it waits; its spans are in that trace. Other messages carry
+nothing: a job's trace has the job's id (`trace_id`), and the spans that others are children of have
+ids that follow from it. So beats still make messages from templates.
 """
 
 import logging
@@ -18,9 +19,8 @@ from uuid import UUID
 
 from celery import signals
 from celery.exceptions import Ignore, Retry
-from opentelemetry import context, propagate, trace
+from opentelemetry import context, trace
 from opentelemetry.trace import (
-    Link,
     NonRecordingSpan,
     Span,
     SpanContext,
@@ -29,12 +29,13 @@ from opentelemetry.trace import (
     StatusCode,
     TraceFlags,
 )
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from pgbeat import log
 from pgbeat.beat import enqueuer
 from pgbeat.beat.evaluation import Decision
 from pgbeat.broker.messages import JOB_HEADER
-from pgbeat.broker.publishing import publisher
+from pgbeat.broker.publishing import carried, publisher
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.jobs.running.task_exceptions import Cancelled, Skip, Snooze
 from pgbeat.version import __version__
@@ -45,6 +46,8 @@ P = ParamSpec("P")
 #: Where an execution's span is, on a task's request.
 _SPAN = "_pgbeat_span"
 _LOW = (1 << 64) - 1
+#: The headers of a trace's context, and who reads and writes them.
+_W3C, _HEADERS = TraceContextTextMapPropagator(), ("traceparent", "tracestate")
 
 
 def trace_id(job_id: str | UUID) -> int:
@@ -146,6 +149,7 @@ def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
     _tracing = _Tracing(tracer_provider)
     enqueuer.observers.append(_decided)
     publisher.observers.append(_publishing)
+    carried.carriers.append(_carried)
     log.contexts.append(_ids)
     for signal, receiver in _RECEIVERS:
         signal.connect(receiver, weak=False, dispatch_uid=f"pgbeat.tracing{receiver.__name__}")
@@ -158,6 +162,7 @@ def uninstrument() -> None:
     if _decided in enqueuer.observers:
         enqueuer.observers.remove(_decided)
         publisher.observers.remove(_publishing)
+        carried.carriers.remove(_carried)
         log.contexts.remove(_ids)
     for signal, receiver in _RECEIVERS:
         signal.disconnect(receiver, dispatch_uid=f"pgbeat.tracing{receiver.__name__}")
@@ -169,6 +174,20 @@ def _ids() -> dict[str, str]:
     if not span.is_valid:
         return {}
     return {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
+
+
+def _carried() -> Mapping[str, str]:
+    """Returns the headers of what is sent within a span."""
+    headers: dict[str, str] = {}
+    _W3C.inject(headers)
+    return headers
+
+
+def _context_in(headers: Mapping[str, Any]) -> context.Context | None:
+    """Returns the context that headers carry, if there is one."""
+    texts = {name: headers[name] for name in _HEADERS if isinstance(headers.get(name), str)}
+    found = _W3C.extract(texts, context.Context())
+    return found if trace.get_current_span(found).get_span_context().is_valid else None
 
 
 def _quietly(function: Callable[P, None]) -> Callable[P, None]:
@@ -233,18 +252,17 @@ def _publish_span(message: TaskMessage) -> Span | None:
     try:
         job = UUID(message.job_id)
         name = f"publish {message.task}"
-        around = trace.get_current_span().get_span_context()
-        # A schedule's job has an id of version 5 (`Schedule.job_id`); others have no tick.
-        above = (
-            tracing.below(message.job_id, "tick", name) if job.version == 5 else context.Context()
-        )
+        above = _context_in(message.options.get("headers") or {})
+        if above is None:
+            # A schedule's job has an id of version 5 (`Schedule.job_id`); others have no tick.
+            has_tick = job.version == 5
+            above = tracing.below(message.job_id, "tick", name) if has_tick else context.Context()
         return tracing.start(
             message.job_id,
             "publish",
             name,
             context=above,
             kind=SpanKind.PRODUCER,
-            links=[Link(around)] if around.is_valid else [],
             attributes=_attributes(message.job_id, message.task, "send"),
         )
     except Exception:
@@ -274,16 +292,21 @@ class _Running(NamedTuple):
 @_quietly
 def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     tracing, request = _tracing, task.request
-    if tracing is None or request.is_eager or not getattr(request, JOB_HEADER, None):
+    if tracing is None or request.is_eager:
         return
-    name = f"run {task.name}"
+    above, name = _given_context(request), f"run {task.name}"
+    is_job = bool(getattr(request, JOB_HEADER, None))
+    if not is_job and (above is None or above == context.get_current()):
+        return  # nobody traces it, or another instrumentation does
     attributes = _attributes(task_id, task.name, "process")
     attributes["celery.retries"] = request.retries or 0
     if request.hostname:
         attributes["pgbeat.worker"] = str(request.hostname)
-    above = _given_context(request) or tracing.below(task_id, "publish", name)
     span = tracing.tracer.start_span(
-        name, context=above, kind=SpanKind.CONSUMER, attributes=attributes
+        name,
+        context=above or tracing.below(task_id, "publish", name),
+        kind=SpanKind.CONSUMER,
+        attributes=attributes,
     )
     token = context.attach(trace.set_span_in_context(span))
     setattr(request, _SPAN, _Running(span, token))
@@ -293,15 +316,7 @@ def _given_context(request: Any) -> context.Context | None:
     """Returns the context that another instrumentation opened or put into the message."""
     if trace.get_current_span().get_span_context().is_valid:
         return context.get_current()
-    carrier: Mapping[str, str] = {
-        name: value
-        for name in ("traceparent", "tracestate", "baggage")
-        if isinstance(value := getattr(request, name, None), str)
-    }
-    if "traceparent" not in carrier:
-        return None
-    extracted = propagate.extract(carrier, context.Context())
-    return extracted if trace.get_current_span(extracted).get_span_context().is_valid else None
+    return _context_in({name: getattr(request, name, None) for name in _HEADERS})
 
 
 @_quietly

@@ -9,7 +9,7 @@ from celery import Celery
 
 from pgbeat.errors import InvalidInput, InvalidJob, PgbeatError, Problems
 from pgbeat.jobs.policy import policies as job_policies
-from pgbeat.jobs.preparing import prepare
+from pgbeat.jobs.preparing import times
 from pgbeat.jobs.preparing.prepare import JobSpec
 from pgbeat.suggest import did_you_mean
 
@@ -41,7 +41,7 @@ def spec(member: Any, common: job_policies.JobPolicy = NO_POLICY) -> JobSpec:
         values["task"] = str(getattr(values["task"], "name", values["task"]))
     if isinstance(values.get("run_at"), str):
         values["run_at"] = _parse_time(values["run_at"])
-    values["countdown"] = prepare.parse_countdown(values.get("countdown"))
+    values["countdown"] = times.parse_countdown(values.get("countdown"))
     if problems:
         problems += job_policies.read(policy)[1]
         raise InvalidJob(problems)
@@ -65,7 +65,7 @@ def _of_signature(member: Mapping[str, Any], policy: job_policies.JobPolicy) -> 
         policy,
         options=options,
         run_at=run_at,
-        countdown=prepare.parse_countdown(countdown),
+        countdown=times.parse_countdown(countdown),
     )
 
 

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 from celery import Celery
 
 from pgbeat.access.actors import Actor
+from pgbeat.broker.publishing.carried import carriers, carrying
 from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import check_options
@@ -24,6 +25,7 @@ from pgbeat.jobs.preparing import placeholders
 from pgbeat.jobs.preparing.defaults import JobDefaults, of_task
 from pgbeat.jobs.preparing.details import Details
 from pgbeat.jobs.preparing.placeholders import Facts
+from pgbeat.jobs.preparing.times import run_at_of
 from pgbeat.jobs.rows.model import NOW, Job
 from pgbeat.jobs.rows.unique_keys import UniqueKey
 from pgbeat.storable import is_storable
@@ -193,7 +195,7 @@ class _Pattern:
         Details(spec.description, spec.labels, spec.metadata).check()
         self._app = app
         self._policy = defaults.policy(spec.policy, may_waive=actor.is_admin)
-        self._run_at = _run_at(spec, defaults)
+        self._run_at = run_at_of(spec.run_at, spec.countdown, defaults.now)
         own_options = _with_queue(spec)
         #: Whether its unique key is the actor's own.
         self._has_own_key = actor.is_restricted and spec.policy.may_have_key
@@ -246,6 +248,8 @@ class _Pattern:
         else:
             job, options = self._made
             job = job._replace(id=job_id, args=stored_args, kwargs=stored_kwargs)
+        if carriers:
+            job, options = job._replace(options=carrying(job.options)), carrying(options)
         message = TaskMessage(str(job_id), self._task, args, kwargs, options)
         return PreparedJob(job, message, self._policy.unique_for)
 
@@ -344,45 +348,6 @@ def _check_origin(created_by: Any, job_source: Any) -> None:
         raise InvalidJob.of(
             "job_source", "unknown", f"job_source must be one of {known}, got {job_source!r}"
         )
-
-
-def parse_countdown(countdown: Any) -> timedelta | None:
-    """Returns a countdown, a timedelta or seconds, as a timedelta. Raises `InvalidJob`."""
-    if countdown is None or isinstance(countdown, timedelta):
-        return countdown
-    if isinstance(countdown, bool) or not isinstance(countdown, int | float):
-        raise InvalidJob.of(
-            "countdown", "malformed", f"countdown must be a number of seconds, got {countdown!r}"
-        )
-    try:
-        return timedelta(seconds=countdown)
-    except (ValueError, OverflowError):
-        raise _out_of_range() from None
-
-
-def _out_of_range() -> InvalidJob:
-    return InvalidJob.of("countdown", "out_of_range", "countdown is out of range")
-
-
-def _run_at(spec: JobSpec, defaults: JobDefaults) -> datetime | None:
-    """Returns when the job may run; `None` for now."""
-    run_at = spec.run_at
-    if spec.countdown is not None:
-        if run_at is not None:
-            raise InvalidJob.of("run_at", "conflict", "run_at and countdown exclude each other")
-        if not isinstance(spec.countdown, timedelta):
-            message = f"countdown must be seconds or a timedelta, got {spec.countdown!r}"
-            raise InvalidJob.of("countdown", "malformed", message)
-        try:
-            run_at = defaults.now + spec.countdown
-        except OverflowError:
-            raise _out_of_range() from None
-    if run_at is None:
-        return None
-    if not isinstance(run_at, datetime) or run_at.tzinfo is None:
-        message = f"run_at must be a datetime with a time zone, got {run_at!r}"
-        raise InvalidJob.of("run_at", "malformed", message)
-    return run_at if run_at > defaults.now else None
 
 
 def _as_stored(value: Any, serializer: str) -> Any:

@@ -16,7 +16,8 @@ from pgbeat.database import privileges
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.policy import policies as job_policies
 from pgbeat.jobs.policy.policies import PolicyOptions
-from pgbeat.jobs.preparing.prepare import JobSpec, parse_countdown
+from pgbeat.jobs.preparing.prepare import JobSpec
+from pgbeat.jobs.preparing.times import parse_countdown
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.verbs import control

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, TraceIdRatioBased
 
+import pgbeat
 from pgbeat.beat import enqueuer
 from pgbeat.broker.publishing import publisher
 from pgbeat.broker.publishing.message_templates import TaskMessage
@@ -51,6 +52,10 @@ app.conf.update(task_ignore_result=True, result_expires=None)
 def add(x=1, y=2):
     with provider.get_tracer("app").start_as_current_span("inside"):
         return x + y
+
+@app.task(name="traced.in_lane", pgbeat={"lane": "one"})
+def in_lane():
+    add.delay(5)
 
 @app.task(name="traced.fail")
 def fail():
@@ -156,17 +161,6 @@ def test_messages_are_cut_from_templates_all_the_same(
     assert [ids(span)[0] for span in traced.spans] == [tracing.trace_id(one), tracing.trace_id(two)]
 
 
-def test_who_publishes_within_a_trace_is_linked(traced: Traced, app: Celery, database: str) -> None:
-    made, job = TransactionPublisher(app), str(uuid4())
-    with connections.engine(postgres_url(database), "tests").begin() as connection:
-        made.prepare(connection)
-        with traced.provider.get_tracer("app").start_as_current_span("request") as request:
-            made.publish(TaskMessage(job, "tests.add"))
-    publish = traced.named("publish tests.add")
-    assert publish.parent is None  # no tick tells of it
-    assert [link.context for link in publish.links] == [request.get_span_context()]
-
-
 def test_what_a_commit_refused_has_no_tick(traced: Traced, beat: Any, sql: Sql) -> None:
     sql(
         "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
@@ -261,6 +255,54 @@ def test_an_execution_is_in_its_jobs_trace(
     [event] = spans["run traced.fail"]["events"]
     assert event["attributes"]["exception.message"] == "no such thing"
     assert spans["run traced.skip"]["status"]["status_code"] == "UNSET"
+
+
+@pytest.fixture
+def traced_app(
+    transport_workers: TransportWorkers, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Celery]:
+    """The workers' app in this process, whose spans go to the same file."""
+    for name in ("SPANS", "TESTS_BROKER"):
+        monkeypatch.setenv(name, transport_workers.env[name])
+    monkeypatch.setenv("PGBEAT_URL", transport_workers.database)
+    monkeypatch.syspath_prepend(transport_workers.env["PYTHONPATH"])
+    monkeypatch.delitem(sys.modules, "traced_app", raising=False)
+    with importlib.import_module("traced_app").app as app:
+        yield app
+
+
+def test_what_a_request_sends_is_in_its_trace(
+    transport_workers: TransportWorkers, traced_app: Celery, sql: Sql
+) -> None:
+    """Jobs, plain tasks, what waits for its lane, and what these send."""
+    sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('one', 1)")
+    provider = importlib.import_module("traced_app").provider
+    with provider.get_tracer("app").start_as_current_span("request") as request:
+        of_request = f"0x{request.get_span_context().trace_id:032x}"
+        add = traced_app.tasks["traced.add"]
+        pgbeat.submit(add, 1)
+        pgbeat.submit_many([add.s(2), add.s(3)], app=traced_app)
+        add.delay(4)
+        for _ in range(2):  # the second waits for the first
+            traced_app.tasks["traced.in_lane"].delay()
+    add.delay(9)  # nobody's
+    transport_workers.env["PGBEAT_URL"] = transport_workers.database
+    transport_workers.worker("-P", "prefork", "-c", "1", "--without-mingle", app="traced_app")
+    names = ("run traced.add", "run traced.in_lane")
+
+    def runs() -> list[str]:
+        return [span["name"] for span in written(transport_workers) if span["name"] in names]
+
+    until(lambda: transport_workers.is_empty() and len(runs()) >= 8, 90, "spans")
+    spans = written(transport_workers)
+    assert sorted(runs()) == ["run traced.add"] * 6 + ["run traced.in_lane"] * 2
+    for span in spans:
+        is_nobodys = span["name"] == "inside" and span["parent_id"] is None
+        assert is_nobodys or span["context"]["trace_id"] == of_request, span
+    published = [span for span in spans if span["name"].startswith("publish")]
+    assert {span["parent_id"] for span in published if span["name"] == "publish traced.add"} == {
+        f"0x{request.get_span_context().span_id:016x}"
+    }
 
 
 class Request:
