@@ -13,7 +13,7 @@ from pgbeat.worker.recording import recorder_session
 from tests.support.explained_plans import most
 from tests.support.many_rows import fill
 from tests.support.partitions import make_partitions, turn_off_autovacuum
-from tests.support.query_plans import QUERIES, explained
+from tests.support.query_plans import QUERIES, explained, pruned
 
 
 @pytest.mark.timeout(3600)
@@ -33,6 +33,38 @@ def test_no_plan_goes_through_a_table(pgbeat_databases: Databases, rows: int) ->
                     details = "\n".join(map(str, (each for plan in found for each in plan.scans)))
                     problems.append(f"{name}: {problem}\n{details}\n{found[-1].statement}")
         assert not problems, "\n\n".join(problems)
+
+
+_UNGROUPED = """
+    INSERT INTO pgbeat.jobs (id, task, args, kwargs, job_source, created_by, is_system_job)
+    SELECT gen_random_uuid(), 'shop.task', '[]', '{}', 'user_api', 'test', false
+      FROM generate_series(1, 300)
+"""
+_GROUPED = """
+    WITH made AS (
+        INSERT INTO pgbeat.groups (id, mode, job_source, created_by, created_at, state, finished_at)
+        SELECT gen_random_uuid(), 'parallel', 'user_api', 'test', now() - interval '99 days',
+               CASE WHEN i = 0 THEN 'running' ELSE 'completed' END,
+               CASE WHEN i > 0 THEN now() - interval '99 days' END FROM generate_series(0, 100) AS i
+        RETURNING id, state)
+    INSERT INTO pgbeat.jobs (id, task, args, kwargs, job_source, created_by, is_system_job,
+                             group_id, group_position)
+    SELECT gen_random_uuid(), 'shop.task', '[]', '{}', 'user_api', 'test', false, id, i
+      FROM made, generate_series(1, 1000) AS i WHERE state = 'running'
+"""
+
+
+def test_old_groups_are_pruned_by_key(pgbeat_databases: Databases) -> None:
+    """By statistics of a time when no group was running, too."""
+    with pgbeat_databases.lent() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+        turn_off_autovacuum(connection)
+        connection.execute(_UNGROUPED)
+        connection.execute("VACUUM ANALYZE pgbeat.jobs")
+        connection.execute(_GROUPED)
+        with explained(dsn, 0) as (world, plans):
+            found = plans.of(lambda w, c: pruned(w, c, "groups"), world)
+        rows = {scan.by: scan.rows for plan in found for scan in plan.scans}
+        assert rows["unfinished_jobs_group_id_state_group_position_idx"] == 0
 
 
 #: What the planner knows of the tables.
