@@ -49,8 +49,9 @@ WITH pieces AS MATERIALIZED (
            ) AS p)
 SELECT id, source, kind, count(*), min(begin), max(until), bool_or(until IS NULL),
        (array_agg(job_id))[1], (array_agg(left(said, 300)) FILTER (WHERE said IS NOT NULL))[1],
-       (SELECT j.task FROM pgbeat.jobs j WHERE source <> 'tick' AND j.id = (
-               array_agg(job_id) FILTER (WHERE said IS NOT NULL))[1])
+       (SELECT j.task FROM pgbeat.jobs j
+         WHERE source <> 'tick' AND (j.finished_at IS NULL OR j.finished_at >= :before)
+           AND j.id = (array_agg(job_id) FILTER (WHERE said IS NOT NULL))[1])
   FROM pieces
  GROUP BY id, source, kind,
           CASE WHEN source = 'tick' AND kind = 'launched' THEN 0
