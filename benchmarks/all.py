@@ -46,10 +46,11 @@ PARTS = {
     "beat.late": Part("--sizes 1000", _BEAT, 6),
     "beat.takeover": Part("--sizes 1000", _BEAT, 5),
     "transport.publish": Part("", _TRANSPORT, 4),
-    "transport.drain": Part("", _TRANSPORT, 8),
+    "transport.drain": Part("", _TRANSPORT, 10),
     "transport.compete": Part("", _TRANSPORT, 6),
     "transport.latency": Part("", _TRANSPORT, 4),
     "transport.idle": Part("", _TRANSPORT, 4),
+    "transport.ends": Part("", "--patience 10", 8),
     "transport.backlog": Part("", _HELD, 4),
     "transport.held": Part("", _HELD, 8),
     "results.latency": Part("", _RESULTS, 3),
@@ -57,7 +58,7 @@ PARTS = {
     "results.rows": Part("", _RESULTS, 4),
     "results.group": Part("", _RESULTS, 4),
     "results.chord": Part("", _RESULTS, 4),
-    "results.waits": Part("", _RESULTS, 6),
+    "results.waits": Part("", _RESULTS, 8),
     "results.kills": Part("", _RESULTS, 20),
     "tracking": Part("", "--tasks 3000 --rounds 1 --pools prefork", 10),
     "jobs": Part("", "--tasks 1000 --rounds 1", 14),
@@ -133,7 +134,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     minutes = sum(part.minutes for part in PARTS.values())
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog=f"Takes about an hour and a quarter, and never more than {minutes:.0f} minutes; "
+        epilog=f"Takes about an hour and a half, and never more than {minutes:.0f} minutes; "
         f"with --quick about 20 minutes, and never more than {QUICK * len(PARTS):.0f}. "
         f"Parts: {', '.join(PARTS)}.",
     )

@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from subprocess import Popen
 from typing import Any
 
@@ -51,6 +50,7 @@ COMPARISONS: dict[str, Comparison] = {
     "pgbeat vs redis": against("redis"),
     "pgbeat vs redis_only": against("redis_only"),
     "pgbeat vs db": against("db"),
+    "pgbeat vs pgmq": against("pgmq"),
 }
 
 
@@ -61,9 +61,9 @@ class Runner(Processes):
 
     def begin_worker(self, contender: Contender, processes: int = 2, **settings: Any) -> Popen[str]:
         """Starts the worker, with more settings of its app."""
-        spec = contender.spec.within("worker")
+        spec = contender.spec.within("worker").with_settings(**settings)
         return self.celery(
-            replace(spec, settings={**spec.settings, **settings}),
+            spec.with_options(spec.worker_options),
             "-A",
             "backends.app",
             "worker",

@@ -8,6 +8,7 @@ from beats.machine import description
 from beats.measures import Figures
 from beats.report import number, print_results
 from brokers.contenders import CONTENDERS, Contender, Pgbeat, PostgresBroker
+from brokers.ends import ENDS, end_worker
 from brokers.held import HELD, drain_held
 from brokers.measures import PREFORK, Bench, compete, drain, idle, latency, publish
 from brokers.processes import Workers
@@ -15,7 +16,7 @@ from brokers.tables import COMPARISONS, TABLES
 from runner import Case, Run, arguments_parser, available, measure_all
 from servers import opened
 
-MEASURES = ("publish", "drain", "compete", "latency", "idle", "backlog", "held")
+MEASURES = ("publish", "drain", "compete", "latency", "idle", "ends", "backlog", "held")
 POOLS = (PREFORK, ("solo", 1), ("threads", 2))
 COMPETING = 4
 PER_SECOND = 20
@@ -55,6 +56,13 @@ def cases(measure: str, bench: Bench, options: argparse.Namespace) -> Iterator[C
             f"prefork -c 2, {options.idle:g} s",
             lambda contender: idle(bench, contender, options.idle, options.settle),
         )
+    if measure == "ends":
+        for how in ENDS:
+            yield (
+                measure,
+                how,
+                lambda contender, how=how: end_worker(bench, contender, how, options.patience),  # type: ignore[misc]
+            )
     if measure == "backlog":
         for waiting in (tasks, options.backlog + tasks):
             yield (
@@ -97,13 +105,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         ("--latency", int, 300, "tasks whose latency is taken"),
         ("--idle", float, 20.0, "seconds of idling"),
         ("--settle", float, 10.0, "seconds before that"),
+        ("--patience", float, 30.0, "seconds in which an ended worker's tasks must come back"),
         ("--backlog", int, 1_000_000, "messages that wait behind those drained"),
         ("--minutes", float, 1.0, "that a transaction is held open"),
     ):
         parser.add_argument(flag, type=kind, default=default, help=f"{words}; {default:,g}")
-    parser.add_argument(
-        "--full", action="store_true", help="peers in backlog too, and sqla in held"
-    )
+    parser.add_argument("--full", action="store_true", help="peers in backlog and held, too")
     return parser.parse_args(arguments)
 
 

@@ -1,9 +1,11 @@
 """The result backends to compare, each with the broker that it is mostly used with."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
+from brokers import pgmq
 from brokers.spec import Spec
 from celery import __version__ as celery_version
 from servers import Postgres, RabbitMQ, Redis, sqlalchemy
@@ -14,9 +16,13 @@ class Contender:
 
     name: ClassVar[str]
     needs: ClassVar[tuple[type[Any], ...]]
+    #: Modules to import besides Celery's.
+    modules: ClassVar[tuple[str, ...]] = ()
     #: More of the app's settings, and whether its tasks insert rows into the broker's database.
     settings: ClassVar[dict[str, Any]] = {}
     inserts: ClassVar[bool] = False
+    #: Options of the workers' transport.
+    worker_options: ClassVar[dict[str, Any]] = {}
     #: Whether a dead worker's messages are delivered again at once.
     redelivers: ClassVar[bool] = False
 
@@ -28,11 +34,16 @@ class Contender:
             folder=str(folder),
             executions=str(folder / "executions"),
             settings={"result_backend": backend, **self.settings},
+            options=self.options(),
+            worker_options=self.worker_options,
         )
 
     @classmethod
     def missing(cls) -> str:
         """What isn't there, in words; empty when all is."""
+        for module in cls.modules:
+            if find_spec(module) is None:
+                return f"no module {module}"
         for server in cls.needs:
             if server in (Redis, RabbitMQ) and not server.installed():
                 return f"no {server.__name__.lower()}-server"
@@ -42,15 +53,23 @@ class Contender:
         """The broker's URL and the backend's."""
         raise NotImplementedError
 
+    def options(self) -> dict[str, Any]:
+        """The broker's transport options."""
+        return {}
+
     def version(self) -> str:
         """What the figures were measured with."""
         return f"celery {celery_version}"
+
+    def _empty_database(self) -> str:
+        name = f"pgbeat_bench_{os.getpid()}_{self.name}"
+        return str(self._servers[Postgres].database(name))
 
     def _database(self) -> str:
         from pgbeat.config import postgres_url
         from pgbeat.database.migrations import migrate
 
-        url = str(self._servers[Postgres].database(f"pgbeat_bench_{os.getpid()}_{self.name}"))
+        url = self._empty_database()
         migrate.upgrade(postgres_url(url))
         return url
 
@@ -107,6 +126,21 @@ class DatabaseBackend(Contender):
         return f"pgbeat+{url}", f"db+{sqlalchemy(url)}"
 
 
+class Pgmq(Contender):
+    """Celery's own pairing on Postgres: kombu's transport on PGMQ, and the same backend."""
+
+    name, needs, modules = "pgmq", (Postgres,), pgmq.MODULES
+    worker_options = pgmq.WORKERS
+
+    def urls(self) -> tuple[str, str]:
+        self._url = self._empty_database()
+        pgmq.install(self._url)
+        return pgmq.URL, f"db+{sqlalchemy(self._url)}"
+
+    def options(self) -> dict[str, Any]:
+        return pgmq.options(self._url)
+
+
 class Rpc(Contender):
     """RabbitMQ, and results as messages to the caller. It has no chords."""
 
@@ -118,5 +152,14 @@ class Rpc(Contender):
 
 CONTENDERS: dict[str, type[Contender]] = {
     each.name: each
-    for each in (Pgbeat, PgbeatLate, PgbeatFinish, RedisBackend, RedisOnly, DatabaseBackend, Rpc)
+    for each in (
+        Pgbeat,
+        PgbeatLate,
+        PgbeatFinish,
+        RedisBackend,
+        RedisOnly,
+        DatabaseBackend,
+        Pgmq,
+        Rpc,
+    )
 }

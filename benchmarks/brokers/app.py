@@ -1,5 +1,6 @@
 """The Celery app of publishers and workers, on the broker that the environment names."""
 
+import time
 from importlib import import_module
 
 from beats.spec import TASK
@@ -16,9 +17,13 @@ app = Celery("bench", broker=spec.url, set_as_current=True)
 app.conf.update(task_ignore_result=True, broker_transport_options=spec.options, **spec.settings)
 
 _executions = opened(spec.executions)
+#: Seconds that each task takes.
+_HOLDS = spec.settings.get("holds", 0.0)
 
 
 @app.task(name=TASK, ignore_result=True)
 def noop(sent: float = 0.0) -> None:
     """The task of every message: notes that it ran."""
     note(_executions, sent)
+    if _HOLDS:
+        time.sleep(_HOLDS)

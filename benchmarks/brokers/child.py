@@ -38,6 +38,12 @@ def send(count: int) -> None:
         noop.apply_async()
 
 
+def numbered(count: int) -> None:
+    """Publishes so many, unmeasured; each says its number."""
+    for number in range(1, count + 1):
+        noop.apply_async((float(number),))
+
+
 def publish(count: int, warm: int = 100) -> None:
     """Publishes one by one; the first open the connection and don't count."""
     send(warm)
@@ -137,6 +143,7 @@ def paced(count: int, per_s: int, job_each: int = 0) -> None:
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "send": send,
+    "numbered": numbered,
     "publish": publish,
     "threads": threads,
     "bulk": bulk,

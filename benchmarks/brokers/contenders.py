@@ -20,6 +20,7 @@ from kombu.transport import TRANSPORT_ALIASES
 from psycopg import sql
 from servers import Postgres, RabbitMQ, Redis, sqlalchemy
 
+from brokers import pgmq
 from brokers.spec import Spec
 
 #: Celery's default queue, the only one that is used.
@@ -43,6 +44,8 @@ class Contender(ABC):
     #: for publishing that doesn't wait for the disk. `None`: it can't do that.
     stored: ClassVar[Options | None] = None
     unforced: ClassVar[Options | None] = None
+    #: Options of the workers' transport.
+    worker_options: ClassVar[Options] = {}
     #: Whether messages can be published in bulk, in a transaction of the caller's.
     bulk: ClassVar[bool] = False
 
@@ -55,6 +58,8 @@ class Contender(ABC):
             executions=str(folder / "executions"),
             server=server.pid,
             transport=self.transport,
+            options=self._options(),
+            worker_options=self.worker_options,
         )
 
     @classmethod
@@ -81,6 +86,9 @@ class Contender(ABC):
     def _broker_url(self) -> str:
         return self.url
 
+    def _options(self) -> Options:
+        return {}
+
     @abstractmethod
     def version(self) -> str:
         """The server's version."""
@@ -102,17 +110,15 @@ class Contender(ABC):
 
 
 class PostgresBroker(Contender):
-    """kombu's two tables, in a database of its own."""
+    """Messages in a table, in a database of its own."""
 
     server = Postgres
-    scheme: ClassVar[str]
+    #: Where the messages are.
+    table: ClassVar[sql.Identifier]
 
     def _place(self) -> str:
         self._database = f"pgbeat_bench_{os.getpid()}_{self.name}"
         return str(self._server.database(self._database))
-
-    def _broker_url(self) -> str:
-        return f"{self.scheme}+{self.url}"
 
     def connect(self) -> psycopg.Connection:
         """A connection to its database, in autocommit."""
@@ -125,38 +131,56 @@ class PostgresBroker(Contender):
         self._server.database(self._database)
 
     def learn(self) -> None:
+        statement = sql.SQL("CREATE TABLE bench_message AS SELECT * FROM {}").format(self.table)
         with self.connect() as connection:
-            connection.execute("CREATE TABLE bench_message AS SELECT * FROM kombu_message")
+            connection.execute(statement)
+
+    @abstractmethod
+    def _copying(self, connection: psycopg.Connection) -> sql.Composable:
+        """The statement that adds a number of copies."""
 
     def copy(self, count: int) -> None:
         with self.connect() as connection:
-            rows = connection.execute(
-                "SELECT column_name FROM information_schema.columns"
-                " WHERE table_name = 'bench_message' AND column_name NOT IN ('id', 'payload')"
-            )
-            columns = sql.SQL(", ").join(sql.Identifier(name) for (name,) in rows)
-            statement = sql.SQL(
-                """
-                INSERT INTO kombu_message (id, payload, {columns})
-                SELECT nextval('message_id_sequence'),
-                    replace(replace(payload,
-                        payload::json -> 'headers' ->> 'id', gen_random_uuid()::text),
-                        payload::json -> 'properties' ->> 'delivery_tag', gen_random_uuid()::text),
-                    {columns}
-                FROM bench_message, generate_series(1, %s)
-                """
-            ).format(columns=columns)
+            statement = self._copying(connection)
             for size in batches(count):
                 connection.execute(statement, (size,))
 
     def settle(self) -> None:
         with self.connect() as connection:
-            connection.execute("VACUUM (ANALYZE) kombu_message")
+            connection.execute(sql.SQL("VACUUM (ANALYZE) {}").format(self.table))
             with suppress(psycopg.errors.InsufficientPrivilege):
                 connection.execute("CHECKPOINT")
 
 
-class Pgbeat(PostgresBroker):
+class KombuTables(PostgresBroker):
+    """kombu's two tables."""
+
+    scheme: ClassVar[str]
+    table = sql.Identifier("kombu_message")
+
+    def _broker_url(self) -> str:
+        return f"{self.scheme}+{self.url}"
+
+    def _copying(self, connection: psycopg.Connection) -> sql.Composable:
+        rows = connection.execute(
+            "SELECT column_name FROM information_schema.columns"
+            " WHERE table_name = 'bench_message' AND column_name NOT IN ('id', 'payload')"
+        )
+        columns = sql.SQL(", ").join(sql.Identifier(name) for (name,) in rows)
+        return sql.SQL(
+            """
+            INSERT INTO kombu_message (id, payload, {columns})
+            SELECT nextval('message_id_sequence'),
+                replace(replace(payload,
+                    payload::json -> 'headers' ->> 'id', gen_random_uuid()::text),
+                    payload::json -> 'properties' ->> 'delivery_tag', gen_random_uuid()::text),
+                {columns}
+            FROM bench_message, generate_series(1, %s)
+            """
+        ).format(columns=columns)
+
+
+class Pgbeat(KombuTables):
     """pgbeat's transport."""
 
     name = "pgbeat"
@@ -175,7 +199,7 @@ class Pgbeat(PostgresBroker):
         upgrade(postgres_url(self.url))
 
 
-class Stock(PostgresBroker):
+class Stock(KombuTables):
     """kombu's own SQLAlchemy transport."""
 
     name = "sqla"
@@ -185,6 +209,42 @@ class Stock(PostgresBroker):
 
     def _broker_url(self) -> str:
         return f"{self.scheme}+{sqlalchemy(self.url)}"
+
+
+class Pgmq(PostgresBroker):
+    """kombu's transport on PGMQ."""
+
+    name = "pgmq"
+    modules = pgmq.MODULES
+    table = sql.Identifier("pgmq", f"q_{QUEUE}")
+    stored: ClassVar[Options | None] = {}
+    worker_options = pgmq.WORKERS
+
+    def _broker_url(self) -> str:
+        return pgmq.URL
+
+    def _options(self) -> Options:
+        return pgmq.options(self.url)
+
+    def version(self) -> str:
+        return f"{super().version()}, PGMQ {pgmq.version()}"
+
+    def reset(self) -> None:
+        super().reset()
+        pgmq.install(self.url)
+
+    def _copying(self, connection: psycopg.Connection) -> sql.Composable:
+        return sql.SQL(
+            """
+            INSERT INTO pgmq.q_celery (vt, message, headers)
+            SELECT clock_timestamp(),
+                replace(replace(message::text, message -> 'headers' ->> 'id', id),
+                    message -> 'properties' ->> 'delivery_tag', gen_random_uuid()::text)::jsonb,
+                replace(headers::text, message -> 'headers' ->> 'id', id)::jsonb
+            FROM bench_message,
+                LATERAL (SELECT gen_random_uuid()::text AS id FROM generate_series(1, %s)) AS ids
+            """
+        )
 
 
 class RedisBroker(Contender):
@@ -272,5 +332,5 @@ def batches(count: int) -> list[int]:
 
 
 CONTENDERS: dict[str, type[Contender]] = {
-    kind.name: kind for kind in (Pgbeat, Stock, RedisBroker, RabbitMQBroker)
+    kind.name: kind for kind in (Pgbeat, Stock, Pgmq, RedisBroker, RabbitMQBroker)
 }

@@ -20,7 +20,7 @@ HELD: dict[str, tuple[str, ...]] = {
     "nothing": (),
     "a read-only snapshot": (
         "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-        "SELECT count(*) FROM kombu_queue",
+        "SELECT count(*) FROM pg_class",
     ),
     "a writing transaction": (
         "BEGIN ISOLATION LEVEL REPEATABLE READ",

@@ -17,7 +17,7 @@ class Workers(Processes):
     ) -> subprocess.Popen[str]:
         """Starts a real `celery worker`, with the defaults of everything else."""
         return self.celery(
-            spec.within(name),
+            spec.within(name).with_options(spec.worker_options),
             "-A",
             "brokers.app",
             "worker",

@@ -23,8 +23,9 @@ class Spec:
     transport: str = ""
     #: More of the app's settings.
     settings: dict[str, Any] = field(default_factory=dict)
-    #: Options of the transport.
+    #: Options of the transport; and more of them for workers.
     options: dict[str, Any] = field(default_factory=dict)
+    worker_options: dict[str, Any] = field(default_factory=dict)
 
     def within(self, name: str) -> Self:
         """The same for one process of several, in a folder of its own."""
@@ -33,8 +34,12 @@ class Spec:
         return replace(self, folder=str(folder))
 
     def with_options(self, options: dict[str, Any]) -> Self:
-        """The same with options of the transport."""
-        return replace(self, options=options)
+        """The same with more options of the transport."""
+        return replace(self, options=self.options | options)
+
+    def with_settings(self, **settings: Any) -> Self:
+        """The same with more of the app's settings."""
+        return replace(self, settings=self.settings | settings)
 
     def to_json(self) -> str:
         """The text for `VARIABLE`."""

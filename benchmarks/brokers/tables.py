@@ -63,9 +63,19 @@ TABLES: dict[str, tuple[str, list[Row]]] = {
             Row("server CPU, µs a task, last seconds", "last.server_us"),
         ],
     ),
+    "ends": (
+        "Tasks of a worker that ends, acks_late: {}",
+        [
+            Row("held at its end, not done", "held", ""),
+            Row("begun by another worker", "back", ""),
+            Row("the first after, s", "first_s"),
+            Row("the last after, s", "last_s"),
+        ],
+    ),
 }
 
 COMPARISONS: Mapping[str, Comparison] = {
+    "pgbeat vs pgmq": against("pgmq"),
     "pgbeat vs redis": against("redis"),
     "pgbeat vs rabbitmq": against("rabbitmq"),
 }

@@ -16,13 +16,19 @@ MORE, LESS = "a longer bar is better", "a shorter bar is better"
 #: What contenders are called in pictures, by benchmark.
 LABELS = {
     "beat": {"PersistentScheduler": "Celery's own"},
-    "transport": {"sqla": "kombu's SQLAlchemy", "redis": "Redis", "rabbitmq": "RabbitMQ"},
+    "transport": {
+        "sqla": "kombu's SQLAlchemy",
+        "pgmq": "kombu's PGMQ",
+        "redis": "Redis",
+        "rabbitmq": "RabbitMQ",
+    },
     "results": {
         "pgbeat_late": "pgbeat, acks_late",
         "pgbeat_finish": "pgbeat, finish",
         "redis": "Redis, pgbeat's broker",
         "redis_only": "Redis alone",
         "db": "Celery's SQLAlchemy",
+        "pgmq": "the same, kombu's PGMQ",
         "rpc": "RabbitMQ, rpc",
     },
 }
