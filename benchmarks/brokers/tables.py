@@ -66,8 +66,8 @@ TABLES: dict[str, tuple[str, list[Row]]] = {
     "ends": (
         "Tasks of a worker that ends, acks_late: {}",
         [
-            Row("held at its end, not done", "held", ""),
-            Row("begun by another worker", "back", ""),
+            Row("held: not begun, or killed", "held", ""),
+            Row("begun in time", "begun", ""),
             Row("the first after, s", "first_s"),
             Row("the last after, s", "last_s"),
         ],
