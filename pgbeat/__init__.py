@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pgbeat.jobs.submitting.submit import submit as submit
     from pgbeat.jobs.submitting.submit_group import submit_group as submit_group
     from pgbeat.jobs.submitting.submit_many import submit_many as submit_many
+    from pgbeat.jobs.verbs.stacks import stack as stack
     from pgbeat.monitoring.metrics.collector import metrics_collector as metrics_collector
     from pgbeat.schedules.launchers import Context as Context
     from pgbeat.schedules.launchers import GenericJobLauncher as GenericJobLauncher
@@ -70,6 +71,7 @@ _HOME = {
     "progress": "pgbeat.worker.reporting",
     "report": "pgbeat.worker.reporting",
     "run_direct": "pgbeat.jobs.submitting.direct",
+    "stack": "pgbeat.jobs.verbs.stacks",
     "submit": "pgbeat.jobs.submitting.submit",
     "submit_group": "pgbeat.jobs.submitting.submit_group",
     "submit_many": "pgbeat.jobs.submitting.submit_many",

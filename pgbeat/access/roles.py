@@ -63,6 +63,7 @@ _WORKER = {
     "running_executions": _ALL,
     "ended_executions": _KEEP,
     "message_ends": _ALL,
+    "stacks": _KEEP,
     "workers": _ALL,
     "consumers": _ALL,
     "reservations": _ALL,

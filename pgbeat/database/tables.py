@@ -607,3 +607,20 @@ fences = Table(
     Column("queues", ARRAY(Text), nullable=False),
     Column("schedules", ARRAY(BigInteger), nullable=False),
 )
+
+stacks = Table(
+    "stacks",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    *_columns(UUID, "job_id", "execution_id", nullable=False),
+    Column("reason", Text, nullable=False),
+    Column(
+        "asked_at",
+        DateTime(timezone=True),
+        nullable=False,
+        server_default=text("clock_timestamp()"),
+    ),
+    *_times("taken_at"),
+    Column("memory_mb", REAL),
+    Column("stack", Text),
+)

@@ -14,6 +14,7 @@ from pgbeat.jobs.flow import dependencies
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ARTIFACTS, Execution
+from pgbeat.jobs.running.stacks import Stack
 from pgbeat.jobs.running.task_logs import ExecutionLog
 from pgbeat.jobs.states import retries
 from pgbeat.monitoring.statistics import ExecutionStatistics
@@ -136,6 +137,11 @@ def _phase(phase: Phase, now: datetime) -> View:
 def log(run: ExecutionLog) -> View:
     """Returns the last lines of an execution."""
     return run._asdict() | {"lines": [line._asdict() for line in run.lines]}
+
+
+def stack(row: Stack) -> View:
+    """Returns a stack."""
+    return row._asdict()
 
 
 def figures(statistics: ExecutionStatistics) -> View:

@@ -15,7 +15,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from threading import get_ident
 from typing import Any, Literal
 
@@ -33,7 +33,6 @@ from pgbeat.jobs.messages.canvas import NOWHERE, Place
 from pgbeat.jobs.policy import pinned_queues
 from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.jobs.running.untracked_tasks import Tally
-from pgbeat.jobs.running.workers import WorkerReport
 from pgbeat.suggest import nearest_task
 from pgbeat.webhooks import tasks
 from pgbeat.worker import undecodable
@@ -42,6 +41,7 @@ from pgbeat.worker.recording import attempts, process_recorder, shared_notes
 from pgbeat.worker.recording.attempts import Attempt, Memory
 from pgbeat.worker.recording.heartbeat import Heartbeat
 from pgbeat.worker.recording.recorder import Recorder
+from pgbeat.worker.recording.stacks import StackWatch
 from pgbeat.worker.reporting import ATTEMPT
 from pgbeat.worker.start_checks import warn_of_other_database
 from pgbeat.worker.task_logs import TaskLogHandler
@@ -64,18 +64,14 @@ _PROCESSES, _THREADS = {"prefork", "processes"}, {"prefork", "processes", "solo"
 class TrackedWorker:
     """A worker whose executions are recorded, in its main process and its children."""
 
-    def __init__(
-        self,
-        app: Celery,
-        settings: Settings,
-        pool: str,
-        concurrency: int | None,
-        describe: Callable[[], WorkerReport] | None = None,
-    ) -> None:
-        self.app, self.settings, self._describe = app, settings, describe
+    def __init__(self, worker: Any, settings: Settings, pool: str) -> None:
+        """Takes a `celery.worker.WorkController`."""
+        self.app: Celery = worker.app
+        self.settings, self._describe = settings, WorkerReporter(worker)
         self.all = settings.track == "all"
-        self.pool, self.concurrency = pool, concurrency
-        self.name = ""
+        self.pool, self.concurrency = pool, worker.concurrency or None
+        self.name = str(worker.hostname or "")
+        self.stacks = StackWatch(pool, worker.time_limit, worker.soft_time_limit)
         self.is_prefork = pool in _PROCESSES
         self.has_cpu_time = pool in _THREADS
         lines = settings.task_log_lines
@@ -141,10 +137,7 @@ def set_up(worker: Any) -> None:
     app.steps["consumer"].add(LeaveAtLast)
     pool = getattr(worker.pool_cls, "__module__", str(worker.pool_cls)).rpartition(".")[2]
     pool = {"thread": "threads"}.get(pool, pool)
-    _tracked = TrackedWorker(
-        app, settings, pool, worker.concurrency or None, WorkerReporter(worker)
-    )
-    _tracked.name = str(worker.hostname or "")
+    _tracked = TrackedWorker(worker, settings, pool)
     process_recorder.use(_tracked.recorder)
     shared_notes.share(_tracked.name if _tracked.is_prefork else None)
     message_ends.accept_as(_tracked.id)
@@ -210,6 +203,7 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
         attempt.makes = lambda: _makes(tracked, task, request, place)
     attempt.memory = tracked.memory
     attempt.awaited = getattr(request, AWAITED_HEADER, None)
+    tracked.stacks.begin(attempt, task, request)
     setattr(request, ATTEMPT, attempt)
     _attempts[task_id, get_ident()] = attempt
     recorder = process_recorder.get()

@@ -74,6 +74,14 @@ def of_processes() -> Usage:
     return Usage(pages * os.sysconf("SC_PAGE_SIZE") / _MB, ticks / os.sysconf("SC_CLK_TCK"))
 
 
+def memory_mb() -> float | None:
+    """Returns the resident memory of this process, if the system says."""
+    try:
+        return _resident_pages(os.getpid()) * os.sysconf("SC_PAGE_SIZE") / _MB
+    except OSError:
+        return None
+
+
 def _family(pid: int) -> list[int]:
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return [pid, *map(int, file.read().split())]

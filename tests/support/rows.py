@@ -80,6 +80,12 @@ def make_execution(sql: Sql, job_id: Any, state: str = "running", **values: Any)
     return str(insert(sql, "executions", given, "id"))
 
 
+def make_stack(sql: Sql, job_id: Any, execution_id: str, **values: Any) -> None:
+    """Writes a stack of an execution, for which somebody asked, unless told otherwise."""
+    given = {"reason": "asked", "taken_at": "now", "memory_mb": 12.5, "stack": "  …\n"}
+    insert(sql, "stacks", given | {"job_id": job_id, "execution_id": execution_id} | values, "id")
+
+
 def make_tick(sql: Sql, schedule_id: int, outcome: str = "skipped", **values: Any) -> int:
     """Writes a decision on schedule `s`, due now unless told otherwise; returns its id."""
     given = {"schedule_id": schedule_id, "schedule": "s", "outcome": outcome, "due_at": "now"}

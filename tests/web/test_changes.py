@@ -33,6 +33,7 @@ READING = {
     "doctor", "errors", "explain", "export", "fence tasks", "forecast", "groups list",
     "groups show", "health", "versions",
     "history", "jobs list", "jobs logs", "jobs show", "jobs stats", "jobs tail", "jobs tree",
+    "jobs stack",
     "lanes list", "lanes show",
     "list", "load", "metrics", "next", "status", "templates list", "templates show", "tokens list",
     "all", "dev", "tasks", "top", "web", "webhooks deliveries", "webhooks list", "webhooks show",

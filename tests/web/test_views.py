@@ -18,6 +18,7 @@ from tests.support.rows import (
     make_job,
     make_lane,
     make_schedule,
+    make_stack,
     make_template,
     make_tick,
     make_webhook,
@@ -51,7 +52,7 @@ def a_job(sql: Sql) -> str:
         unique_key="u",
         lane="l",
     )
-    make_execution(
+    run = make_execution(
         sql,
         job_id,
         "failed",
@@ -67,6 +68,7 @@ def a_job(sql: Sql) -> str:
         metadata={"n": 1, "artifacts": ["a"]},
         log={"omitted": 1, "lines": [[0.5, "INFO", "shop", "one"]]},
     )
+    make_stack(sql, job_id, run, taken_at="2026-01-01T00:00:01Z")
     return job_id
 
 
@@ -185,6 +187,9 @@ NOUNS = {
     "tree": Noun(a_job, "/jobs/{id}/tree", "jobs tree {id}"),
     "log": Noun(
         a_job, "/jobs/{id}/logs", "jobs logs {id}", first("executions"), lambda logs: logs[0]
+    ),
+    "stack": Noun(
+        a_job, "/jobs/{id}/stack", "jobs stack {id}", first("stacks"), lambda stacks: stacks[0]
     ),
     "statistics": Noun(a_job, "/jobs/{id}/stats", "jobs stats {id}"),
     "schedule": Noun(a_schedule, f"{SCHEDULES}/{{id}}", "status {id}"),

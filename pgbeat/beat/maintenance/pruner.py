@@ -53,9 +53,11 @@ from pgbeat.database.tables import (
     groups,
     jobs,
     schedules,
+    stacks,
     ticks,
     webhooks,
 )
+from pgbeat.jobs.running.stacks import are_kept
 
 #: Rows that a step scans, at most.
 BATCH = 500
@@ -251,6 +253,7 @@ _KINDS = (
         _by_id(dependencies, dependencies.c.created_at, dependencies.c.job_id),
         _orphans,
     ),
+    _Kind("stacks", stacks, _by_id(stacks, stacks.c.asked_at, stacks.c.job_id), _orphans),
     _Kind(
         "deliveries",
         deliveries,
@@ -345,7 +348,7 @@ class Pruner:
         self._until: dict[str, datetime] = {}
         self._statements: list[Executable] = []
         self._places: list[tuple[Any, ...]] = []
-        self._began_at = 0.0
+        self._began_at, self._has_stacks = 0.0, False
         #: The table that is next.
         self._kind = 0
         #: Rows deleted so far, by what they are; with `dry_run`, those that would be.
@@ -379,9 +382,12 @@ class Pruner:
         if not self._dry_run and not privileges.may_change(connection, audit.name):
             self._statements[-1] = _PRUNE_AUDIT
         self._places = [kind.start for kind in _KINDS]
+        self._has_stacks = are_kept(connection)
 
     def _days(self, kind: _Kind) -> float:
         """Returns how long rows are kept; 0 for ever."""
+        if kind.table is stacks and not self._has_stacks:
+            return 0
         return self._settings.audit_days if kind.table is audit else self._settings.retention_days
 
     def _scan(self, connection: Connection, number: int) -> int:

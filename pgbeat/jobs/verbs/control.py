@@ -31,6 +31,7 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows import unique_keys
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.rows.unique_keys import UniqueKey
+from pgbeat.jobs.running import stacks
 from pgbeat.jobs.states import retries, transitions
 from pgbeat.jobs.writing import submissions
 from pgbeat.jobs.writing.submissions import SubmittedJob
@@ -114,6 +115,7 @@ def delete(unit: UnitOfWork, job_id: UUID | str) -> Job:
         hint = f"its group, {job.group_id}, needs it while it runs"
         raise InvalidTransition.of(job.id, job.state, "deleted", hint)
     transitions.delete(unit.connection, job.id)
+    stacks.delete(unit.connection, job.id)
     unit.record("delete", job, None)
     return job
 

@@ -12,7 +12,7 @@ from celery.states import SUCCESS
 
 from pgbeat.jobs.running.task_exceptions import Cancelled, Skip, Snooze
 from pgbeat.results.ending import ClaimLost
-from pgbeat.worker.recording import attempts
+from pgbeat.worker.recording import attempts, process_recorder, stacks
 from pgbeat.worker.recording.attempts import Attempt
 
 logger = logging.getLogger("celery.worker.pgbeat")
@@ -48,6 +48,9 @@ def conclude(
     if isinstance(retval, ExceptionInfo):
         error = retval.exception
     if state is None:
+        recorder = process_recorder.get()
+        if recorder is not None and error is not None:
+            recorder.keep_stack(stacks.take_from(attempt, error))
         if isinstance(error, WorkerTerminate):
             return False  # the worker ends, and others see what becomes of the job
         if is_process and isinstance(error, SystemExit | KeyboardInterrupt):

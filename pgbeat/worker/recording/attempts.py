@@ -13,6 +13,7 @@ from pgbeat.jobs.running.executions import State
 from pgbeat.storable import escaped
 
 if TYPE_CHECKING:
+    from pgbeat.jobs.running.stacks import Reason
     from pgbeat.worker.task_logs import TaskLog
 
 try:
@@ -102,6 +103,12 @@ class Attempt:
     is_end_noted = False
     #: Its process, if another records it.
     pid: int | None = None
+    #: The id of the thread that runs it, or the greenlet.
+    runner: Any = None
+    #: Its time limits, by what each is, and when they are (`time.monotonic()`).
+    limits: "tuple[tuple[Reason, float], ...]" = ()
+    #: Why stacks of it were taken.
+    stack_reasons: "frozenset[Reason]" = frozenset()
     #: The memory of its process.
     memory: "Memory | None" = None
     #: How many changes its task waited for, and how many of these are written.
@@ -121,7 +128,7 @@ class Attempt:
         self.duration_ms = 1000 * (self.ended - self.began)
         if self.cpu is not None:
             self.cpu_time_ms = 1000 * (time.thread_time() - self.cpu)
-        self.job_state = job_state or state
+        self.job_state, self.runner = job_state or state, None
         self.state = state  # last: a thread that sees it sees the rest
 
     def documents(self, worker_id: int | None, pid: int) -> list[tuple[bool, dict[str, Any]]]:

@@ -123,6 +123,11 @@ class Outbox:
         self.reports_at = 0.0
         self.hurry()
 
+    def add_query(self, query: Callable[[Connection], object]) -> None:
+        """Adds a query whose result nothing waits for."""
+        self.queries.append(query)
+        self.hurry()
+
     def query(self, query: Callable[[Connection], T], seconds: float) -> T | None:
         """Returns the result of a query, `None` if it takes longer than `seconds`."""
         answered = threading.Event()
@@ -132,8 +137,7 @@ class Outbox:
             results.append(query(connection))
             answered.set()
 
-        self.queries.append(run)
-        self.hurry()
+        self.add_query(run)
         answered.wait(seconds)
         return results[0] if results else None
 
@@ -179,7 +183,7 @@ class Outbox:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing left to take out and write."""
-        return not (self.attempts or self.reports or self._progress)
+        return not (self.attempts or self.reports or self.queries or self._progress)
 
     def jobs(self) -> set[str]:
         """Returns the ids of the jobs whose attempts have changed since they were written."""

@@ -9,8 +9,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
 
 from celery import Celery
 from sqlalchemy import Connection
@@ -25,7 +27,8 @@ from pgbeat.database.migrations import migrate
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Room
-from pgbeat.worker.recording import process_recorder, shared_notes
+from pgbeat.jobs.running.stacks import keep
+from pgbeat.worker.recording import process_recorder, shared_notes, stacks
 from pgbeat.worker.recording.attempts import Attempt
 from pgbeat.worker.recording.execution_writer import BATCH, ExecutionWriter
 from pgbeat.worker.recording.heartbeat import Heartbeat
@@ -101,6 +104,11 @@ class Recorder:
         if rooms:
             self._freed.extend(rooms)
             self.outbox.hurry()
+
+    def keep_stack(self, stack: Mapping[str, Any] | None) -> None:
+        """Writes a stack, if there is one."""
+        if stack is not None:
+            self.outbox.add_query(partial(keep, row=stack))
 
     def adopt(self) -> None:
         """Records the attempts that this process's dead children left unrecorded."""
@@ -256,14 +264,18 @@ class Recorder:
             self._complain("Can't answer a task's query", error)
 
     def _check_running(self) -> None:
-        """Queues the progress of attempts, and reads which of them must be cancelled."""
+        """Queues the progress of attempts, and does what is wanted of them."""
         self.outbox.push_progress()
-        running = self.outbox.running_since(time.monotonic() - _CHECK_INTERVAL)
-        job_ids = [attempt.job_id for attempt in running if not attempt.cancel_asked]
-        if job_ids:
-            cancelled = self._session.cancelled(job_ids)
-            for attempt in running:
-                attempt.cancel_asked = attempt.cancel_asked or attempt.job_id in cancelled
+        now = time.monotonic()
+        running = self.outbox.running_since(now - _CHECK_INTERVAL)
+        wanted = self._session.requests(running) if running else {}
+        for attempt in running:
+            reasons = set(stacks.due(attempt, now))
+            for key in (attempt.job_id, attempt.id) if wanted else ():
+                reasons |= wanted.get(UUID(key), set())
+            attempt.cancel_asked = attempt.cancel_asked or "cancel" in reasons
+            for reason in reasons:
+                self.keep_stack(stacks.take(attempt, reason))
 
     def _connected(self, connection: Connection) -> None:
         before, now = self._timeline, fence.timeline(connection)

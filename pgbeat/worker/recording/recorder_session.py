@@ -28,8 +28,9 @@ from pgbeat.errors import SchemaError
 from pgbeat.jobs.flow import dispatch, lifecycle
 from pgbeat.jobs.flow.dispatch import Dispatched
 from pgbeat.jobs.lanes.model import Room
-from pgbeat.jobs.running import job_reports
+from pgbeat.jobs.running import job_reports, stacks
 from pgbeat.jobs.running.job_reports import JobReport
+from pgbeat.jobs.running.stacks import Reason
 from pgbeat.jobs.states.endings import Ended
 from pgbeat.worker.recording import execution_batches
 from pgbeat.worker.recording.attempts import Attempt
@@ -76,6 +77,7 @@ class RecorderSession:
         self._connection: Connection | None = None
         self._prepared: PreparedConnection
         self._publisher: Publisher | None = None
+        self._has_stacks = False
         #: When to connect again after a failure (`time.monotonic()`); 0 unless it failed.
         self.retry_at = 0.0
         self._wait = 0.0
@@ -209,9 +211,20 @@ class RecorderSession:
         """
         return set(map(str, self.open().scalars(_LOCKED, {"ids": list(job_ids)})))
 
-    def cancelled(self, job_ids: Sequence[str]) -> set[str]:
-        """Returns the jobs that must be cancelled."""
-        return set(map(str, self.open().scalars(_CANCELLED, {"ids": list(job_ids)})))
+    def requests(self, running: Sequence[Attempt]) -> dict[UUID, set[Reason]]:
+        """Returns what is wanted of running attempts, by the id of each or of its job.
+
+        That is that it ends (`cancel`), or its stack.
+        """
+        connection = self.open()
+        self._has_stacks = self._has_stacks or stacks.are_kept(connection)
+        ids = {"jobs": [attempt.job_id for attempt in running]}
+        if self._has_stacks:
+            ids["executions"] = [attempt.id for attempt in running]
+        wanted: dict[UUID, set[Reason]] = {}
+        for key, reason in connection.execute(_REQUESTS[self._has_stacks], ids):
+            wanted.setdefault(key, set()).add(reason)
+        return wanted
 
     def _commit(self, write: Callable[[], list[Ended]]) -> set[Room]:
         """Writes in a transaction, with what follows from the jobs that ended.
@@ -271,8 +284,9 @@ def _is_passing(error: Exception) -> bool:
     return connections.sqlstate(error) in {"40P01", "40001", "26000"}
 
 
-_CANCELLED = text(
-    "SELECT id FROM pgbeat.unfinished_jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
-    "AND cancel_requested_at IS NOT NULL"
-)
+#: By whether the schema has stacks.
+_REQUESTS = {
+    True: text(sql.load("recorder_session.sql", "requests")),
+    False: text(sql.load("recorder_session.sql", "requests", asked="")),
+}
 _LOCKED = text(sql.load("recorder_session.sql", "locked"))

@@ -33,3 +33,18 @@ SELECT m.id FROM mine m
        AND EXISTS (SELECT FROM pgbeat.groups g WHERE g.id = m.group_id)
     OR EXISTS (SELECT FROM dependents d JOIN pgbeat.unfinished_jobs j ON j.id = d.job_id
                 WHERE d.parent_id = m.id AND d.job_id NOT IN (SELECT id FROM free_dependents))
+
+-- That jobs must end, or have missed their deadline, and that somebody asks for an execution's stack.
+-- name: requests
+SELECT id, 'cancel' FROM pgbeat.unfinished_jobs
+ WHERE id = ANY (CAST(:jobs AS uuid[])) AND cancel_requested_at IS NOT NULL
+UNION ALL
+SELECT id, 'deadline' FROM pgbeat.unfinished_jobs
+ WHERE id = ANY (CAST(:jobs AS uuid[])) AND must_end_by <= now()
+{asked}
+
+-- name: asked
+UNION ALL
+SELECT execution_id, 'asked' FROM pgbeat.stacks
+ WHERE execution_id = ANY (CAST(:executions AS uuid[]))
+   AND reason = 'asked' AND (taken_at IS NULL OR taken_at < asked_at)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 from celery import Celery
@@ -14,7 +15,15 @@ from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from tests.support.old_rows import audited, jobs, left, schedule, ticks
-from tests.support.rows import Sql, ago, make_delivery, make_schedule, make_webhook
+from tests.support.rows import (
+    Sql,
+    ago,
+    make_delivery,
+    make_job,
+    make_schedule,
+    make_stack,
+    make_webhook,
+)
 
 
 @pytest.fixture
@@ -49,6 +58,7 @@ def test_the_newest_of_a_schedule_or_the_young_whichever_is_more(
         "executions": 4,
         "groups": 0,
         "dependencies": 0,
+        "stacks": 0,
         "deliveries": 0,
         "audit": 0,
     }
@@ -104,6 +114,14 @@ def test_a_group_stays_whole_while_it_runs(
     prune(connection, settings)
     assert sql("SELECT DISTINCT group_id FROM pgbeat.jobs") == [(ids[0],)]
     assert sql("SELECT id FROM pgbeat.groups") == [(ids[0],)]
+
+
+def test_stacks_go_with_their_job(connection: Connection, settings: Settings, sql: Sql) -> None:
+    kept = make_job(sql, "running")
+    for job_id in (kept, uuid4()):
+        make_stack(sql, job_id, str(uuid4()), asked_at=ago(sql, "40 days"))
+    assert prune(connection, settings).deleted["stacks"] == 1
+    assert sql("SELECT job_id::text FROM pgbeat.stacks") == [(kept,)]
 
 
 def test_edges_go_with_the_job_that_depends(

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.utils.log import get_task_logger
 
 import pgbeat
@@ -133,6 +133,20 @@ def fail_once(self: Any, gate: str) -> str:
 @app.task(name="tests.limited", shared=False, time_limit=1)
 def limited() -> None:
     """Takes longer than it may."""
+    time.sleep(60)
+
+
+@app.task(name="tests.cling", shared=False, soft_time_limit=2, time_limit=4)
+def cling(gate: str) -> None:
+    """Doesn't end at its soft time limit either."""
+    try:
+        wait_for(gate)
+    except SoftTimeLimitExceeded:
+        clean_up()
+
+
+def clean_up() -> None:
+    """Takes too long."""
     time.sleep(60)
 
 

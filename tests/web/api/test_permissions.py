@@ -166,6 +166,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /jobs/{job_id}/tree": (OWN, None),
     "GET /jobs/{job_id}/trace": (OWN, None),
     "GET /jobs/{job_id}/logs": (OWN, None),
+    "GET /jobs/{job_id}/stack": (OWN, None),
     "POST /jobs/{job_id}/cancel": (OWN, None),
     "POST /jobs/{job_id}/retry": (OWN, None),
     "POST /jobs/{job_id}/pause": (OWN, None),

@@ -15,6 +15,7 @@ from tests.support.rows import (
     make_execution,
     make_job,
     make_schedule,
+    make_stack,
     make_template,
     make_tick,
 )
@@ -68,6 +69,7 @@ def places(sql: Sql) -> dict[str, str]:
         metadata={"a": said, "artifacts": [said]},
         log={"lines": [["0", "INFO", "a", said]]},
     )
+    make_stack(sql, job, run, stack=said)
     sql(
         """INSERT INTO pgbeat.results (task_id, status, content_type, content_encoding, body,
                                        traceback)
@@ -123,7 +125,7 @@ def test_no_route_shows_what_is_masked(
             shown_to_root.add(path.replace(places["job_id"], "JOB"))
     assert {
         "/errors", "/jobs", "/jobs/JOB", "/jobs/JOB/tree", "/jobs/JOB/logs", "/jobs/JOB/events",
-        "/results/JOB",
+        "/jobs/JOB/stack", "/results/JOB",
         "/templates", "/templates/t", "/audit", "/admin/scheduled-jobs", "/admin/scheduled-jobs/s",
         "/admin/scheduled-jobs/s/forecast", "/console/jobs", "/console/jobs/JOB",
         "/console/jobs/JOB/tree", "/console/templates", "/console/templates/t", "/console/audit",

@@ -54,3 +54,26 @@ def test_an_administrator_controls_a_worker(
     assert sql("SELECT verb, actor FROM pgbeat.audit WHERE kind = 'worker' ORDER BY id") == [
         (verb, "user:root") for verb in ("grow", "add-consumer", "cancel-consumer", "shutdown")
     ]
+
+
+@pytest.mark.parametrize("width", [1280, 380])
+def test_a_running_task_says_where_it_is(
+    window: Any, web: Web, tracked_workers: TrackedWorkers, width: int
+) -> None:
+    """From the list of workers, and from the job's page."""
+    tracked_workers.start("-c", "1")
+    job_id = tracked_workers.one("hold", "a")
+    tracked_workers.runs(job_id)
+    page = window(viewport={"width": width, "height": 800}).sign_in(web.token("vera", "viewer"))
+    page.goto("/console/workers")
+    assert fits(page)
+    page.click("text=What is it doing?")
+    page.wait_for_url(f"**/console/jobs/{job_id}#stack-*-asked")
+    page.wait_for_selector("pre.trace:has-text('wait_for(gate)')")
+    assert fits(page)
+    page.click("text=What is it doing?")
+    page.wait_for_selector("[role=status]:has-text('This is what it was doing just now')")
+    tracked_workers.open("a")
+    page.wait_for_selector("h1 .chip:has-text('completed')")
+    assert page.locator("text=What is it doing?").count() == 0
+    assert page.is_visible("pre.trace:has-text('wait_for(gate)')")

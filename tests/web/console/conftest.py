@@ -18,6 +18,12 @@ def page(web: Web) -> Any:
 
 
 @pytest.fixture
+def viewer(web: Web) -> Any:
+    """Browses as vera, a viewer."""
+    return web.browser(web.token("vera", "viewer"))
+
+
+@pytest.fixture
 def user(web: Web) -> Any:
     """Browses as alice, a user."""
     return web.browser(web.token("alice"))

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tests.support.pages import after, html
-from tests.support.rows import Sql, make_execution, make_lane
+from tests.support.pages import after, html, words_of
+from tests.support.rows import Sql, make_execution, make_lane, make_stack
 from tests.support.web import Web, done
 
 
@@ -112,3 +112,20 @@ def test_what_a_job_logged(web: Web, page: Any, job: Any, sql: Sql) -> None:
     ]
     [only] = done(web.admin.get(f"/jobs/{own}/logs?execution=1"))["executions"]
     assert only["lines"][0]["message"] == "<b>one"
+
+
+def test_what_a_job_is_doing(page: Any, viewer: Any, job: Any, sql: Sql) -> None:
+    """Viewers may ask, too; the stacks of an execution are shown with it."""
+    job_id = job(state="running", finished_at=None)
+    run = make_execution(sql, job_id)
+    make_stack(sql, job_id, run, reason="deadline", stack='  File "<a>", line 1, in crawl\n')
+    path = f"/console/jobs/{job_id}"
+    shown = html(viewer.get(path))
+    summary = words_of(shown.one(f"#stack-{run}-deadline summary"))
+    assert summary == "Stack when it missed its deadline, just now, 12 MB"
+    assert shown.one("pre.trace").text == '  File "<a>", line 1, in crawl\n'
+    assert shown.one(f"a[href='{path}?ask=1']").text == "What is it doing?"
+    sql("UPDATE pgbeat.executions SET state = 'completed', finished_at = now()")
+    sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now()")
+    assert not html(page.get(path)).all("a[href$='ask=1']")
+    assert "only running jobs have a stack" in after(page, page.get(f"{path}?ask=1"))

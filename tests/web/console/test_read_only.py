@@ -12,12 +12,6 @@ from tests.support.web import Web
 from tests.web.console.shown_pages import shown_pages
 
 
-@pytest.fixture
-def viewer(web: Web) -> Any:
-    """Browses as vera, a viewer."""
-    return web.browser(web.token("vera", "viewer"))
-
-
 def offers_a_change(page: Page) -> list[str]:
     """Returns forms and links of the page that a viewer would be refused."""
     forms = [form.get("action") for form in page.all("form[method=post]")]

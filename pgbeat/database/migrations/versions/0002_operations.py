@@ -13,7 +13,16 @@ down_revision = "0001"
 #: Tables that were there before and that it locks, with the mode. A test compares it.
 LOCKS: dict[str, str] = {"pgbeat.webhooks": "ACCESS EXCLUSIVE"}
 
-PARTS = ("queue_load", "fence", "roles", "results", "job_ends", "cron_lines", "webhook_formats")
+PARTS = (
+    "queue_load",
+    "fence",
+    "roles",
+    "results",
+    "job_ends",
+    "cron_lines",
+    "webhook_formats",
+    "stacks",
+)
 
 
 def upgrade() -> None:

@@ -1,4 +1,4 @@
-"""`/jobs/ID/trace`, `/jobs/ID/logs`, `/executions/ID`: what a job did when, and what it logged."""
+"""`/jobs/ID/trace`, `logs`, `stack` and `/executions/ID`: what a job did, does, and logged."""
 
 from datetime import datetime
 from typing import Annotated
@@ -11,7 +11,7 @@ from pgbeat.database import connections
 from pgbeat.errors import NotFound
 from pgbeat.jobs.explaining import trace_rows
 from pgbeat.jobs.explaining.trace import Kind
-from pgbeat.jobs.running import executions, task_logs
+from pgbeat.jobs.running import executions, stacks, task_logs
 from pgbeat.jobs.running.executions import State
 from pgbeat.views import jobs as views
 from pgbeat.web.api.bodies import of_row
@@ -77,6 +77,21 @@ class JobLogs(BaseModel):
     executions: list[ExecutionLogs]
 
 
+@of_row(stacks.Stack)
+class JobStack(BaseModel):
+    """What a task was doing."""
+
+    number: int = Field(description="The execution's.")
+    memory_mb: float | None = Field(description="Resident, of its process.")
+    stack: str = Field(description="Lines as in a traceback; the innermost call is the last.")
+
+
+class JobStacks(BaseModel):
+    """The stacks of a job's executions, the newest first."""
+
+    stacks: list[JobStack]
+
+
 @router.get("/jobs/{job_id}/trace", summary="Get a job's trace")
 def job_trace(call: TheCall, job_id: JobId) -> JobTrace:
     """Returns when a job and its retries waited, for what, and when they ran."""
@@ -100,6 +115,22 @@ def job_logs(
         job = visible_job(connection, call, job_id)
         logs = task_logs.of_job(connection, call.redactor, job, number=execution)
     return JobLogs(executions=[ExecutionLogs.model_validate(views.log(log)) for log in logs])
+
+
+@router.get("/jobs/{job_id}/stack", summary="Get what a job is doing")
+def job_stack(
+    call: TheCall,
+    job_id: JobId,
+    ask: Annotated[bool, Query(description="false: only return what was kept.")] = True,
+) -> JobStacks:
+    """Asks a running job what it is doing, and returns the stacks that are kept of it.
+
+    Its process answers within about a second. If it hasn't after five, the status is 503.
+    """
+    with call.backend.session() as connection:
+        job = visible_job(connection, call, job_id)
+        rows = stacks.of_job(connection, call.redactor, job, ask_first=ask)
+    return JobStacks(stacks=[JobStack.model_validate(views.stack(row)) for row in rows])
 
 
 @router.get("/executions/{execution_id}", summary="Get an execution")

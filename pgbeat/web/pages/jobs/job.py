@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
 
-from pgbeat.errors import Forbidden, NotFound, PgbeatError
+from pgbeat.errors import Forbidden, InvalidTransition, NoReply, NotFound, PgbeatError
 from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.checks.permissions import Verb
 from pgbeat.jobs.explaining import explain as whereabouts
@@ -16,7 +16,7 @@ from pgbeat.jobs.flow import dependencies
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.model import Job
-from pgbeat.jobs.running import executions, task_logs
+from pgbeat.jobs.running import executions, stacks, task_logs
 from pgbeat.jobs.verbs import changes as job_changes
 from pgbeat.jobs.verbs import control
 from pgbeat.results import lookup
@@ -36,13 +36,19 @@ _RUNS, _MEMBERS = 20, 50
 
 @router.get("/console/jobs/{job_id}")
 def job_page(
-    visit: TheVisit, job_id: str, log: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None
+    visit: TheVisit,
+    job_id: str,
+    log: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
+    ask: bool = False,
 ) -> Response:
     """Shows a job or, to a caller who sees everything, the result of a task that is not a job.
 
     `log` is the number of the execution whose lines are shown; by default the newest that has some.
+    With `ask`, asks first what it is doing.
     """
     try:
+        if ask:
+            return _ask(visit, job_id)
         return _show(visit, job_id, log=log)
     except NotFound:
         with visit.reading() as connection:
@@ -67,6 +73,18 @@ def tree_page(visit: TheVisit, job_id: str) -> Response:
     return visit.page("job_tree.html", "jobs", job=job, tree=whole, is_over=is_over)
 
 
+def _ask(visit: Visit, job_id: str) -> Response:
+    """Asks a running job what it is doing, and leads to its page, which shows the answer."""
+    with visit.backend.session() as connection:
+        job = visible_job(connection, visit, job_id)
+        try:
+            stack = stacks.ask(connection, visit.redactor, job)
+        except (InvalidTransition, NoReply) as error:
+            return visit.redirect(path("jobs", job.id), str(error), is_good=False)
+    place = f"#stack-{stack.execution_id}-{stack.reason}"
+    return visit.redirect(path("jobs", job.id) + place, "This is what it was doing just now.")
+
+
 def _result(connection: Connection, visit: Visit, task_id: str) -> TaskResult | None:
     prefix = lookup.prefix_of(visit.backend.celery.conf)
     return lookup.find(connection, task_id, prefix=prefix)
@@ -80,6 +98,7 @@ def _show(
         runs = executions.of_job(connection, job.id, limit=_RUNS)
         logged = task_logs.numbers(connection, job, limit=_RUNS)
         logs = task_logs.of_job(connection, visit.redactor, job, number=log, limit=1)
+        kept = stacks.of_job(connection, visit.redactor, job)
         result = _result(connection, visit, str(job.id))
         where = whereabouts.of_job(connection, job, visit.now)
         trace = trace_rows.of_job(connection, job, visit.now)
@@ -102,6 +121,7 @@ def _show(
         runs=runs,
         logged=logged,
         log=logs[0] if logs else None,
+        stacks=kept,
         result=redactor.row(result, job.task),
         where=where,
         trace=trace_chart.drawing(trace, visit.now),
