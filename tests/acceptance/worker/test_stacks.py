@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import pgbeat
-from pgbeat.errors import InvalidTransition, NoReply
+from pgbeat.errors import InvalidTransition
 from tests.support.processes import Process, until
 from tests.support.recorded_workers import TrackedWorkers
 from tests.support.transport_workers import POOLS
@@ -53,16 +53,6 @@ def test_a_running_task_says_where_it_is(tracked_workers: TrackedWorkers, pool: 
     assert kept(tracked_workers, job_id) == {"asked": ["hold", "wait_for"]}
 
 
-@pytest.mark.slow
-def test_a_task_that_lets_no_thread_run_gives_no_answer(tracked_workers: TrackedWorkers) -> None:
-    """Until it does: then it is kept."""
-    start(tracked_workers, "prefork")
-    job_id = tracked_workers.one("seize", 8)
-    tracked_workers.runs(job_id)
-    with pytest.raises(NoReply):
-        pgbeat.stack(job_id, app=tracked_workers.app, timeout=0.5)
-
-
 def test_stacks_at_time_limits(tracked_workers: TrackedWorkers) -> None:
     """Of the task's own limits; the worker's are for tasks without any."""
     start(tracked_workers, "prefork", task_time_limit=3)
@@ -84,7 +74,9 @@ def test_gevents_time_limit(tracked_workers: TrackedWorkers) -> None:
     until(lambda: kept(tracked_workers, job_id) == {"time_limit": ["limited"]})
 
 
-@pytest.mark.parametrize("pool", ["prefork", pytest.param("gevent", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "pool", ["prefork", *(pytest.param(p, marks=pytest.mark.slow) for p in ("gevent", "eventlet"))]
+)
 def test_a_task_that_is_terminated(tracked_workers: TrackedWorkers, pool: str) -> None:
     start(tracked_workers, pool)
     job_id = tracked_workers.one("hold", "never")

@@ -83,13 +83,16 @@ def test_the_innermost_calls_of_a_deep_stack_are_kept(
     job_id, is_over = fake_workers.job(), threading.Event()
 
     def dig(depth: int) -> None:
-        if depth % 2 or depth:  # else Python shows the same call only once
-            dig(depth - 1)
+        if depth:
+            delve(depth - 1)
         else:
             begin(recorder, job_id)
             is_over.wait(60)
 
-    digger = threading.Thread(target=dig, args=(400,))
+    def delve(depth: int) -> None:  # Python shows the same call only a few times
+        dig(depth)
+
+    digger = threading.Thread(target=dig, args=(200,))
     digger.start()
     until(lambda: fake_workers.state(job_id) == "running")
     stack = ask(fake_workers, job_id).stack

@@ -122,7 +122,7 @@ def test_what_a_job_is_doing(page: Any, viewer: Any, job: Any, sql: Sql) -> None
     path = f"/console/jobs/{job_id}"
     shown = html(viewer.get(path))
     summary = words_of(shown.one(f"#stack-{run}-deadline summary"))
-    assert summary == "Stack when it missed its deadline, just now, 12 MB"
+    assert summary == "Stack when it missed its deadline, just now , 12 MB"
     assert shown.one("pre.trace").text == '  File "<a>", line 1, in crawl\n'
     assert shown.one(f"a[href='{path}?ask=1']").text == "What is it doing?"
     sql("UPDATE pgbeat.executions SET state = 'completed', finished_at = now()")
