@@ -36,11 +36,11 @@ SELECT m.id FROM mine m
 
 -- That jobs must end, or have missed their deadline, and that somebody asks for an execution's stack.
 -- name: requests
-SELECT id, 'cancel' FROM pgbeat.unfinished_jobs
- WHERE id = ANY (CAST(:jobs AS uuid[])) AND cancel_requested_at IS NOT NULL
-UNION ALL
-SELECT id, 'deadline' FROM pgbeat.unfinished_jobs
- WHERE id = ANY (CAST(:jobs AS uuid[])) AND must_end_by <= now()
+SELECT j.id, w.reason
+  FROM pgbeat.unfinished_jobs j CROSS JOIN LATERAL (VALUES
+           ('cancel', j.cancel_requested_at IS NOT NULL),
+           ('deadline', j.must_end_by <= now())) AS w (reason, is_wanted)
+ WHERE j.id = ANY (CAST(:jobs AS uuid[])) AND w.is_wanted
 {asked}
 
 -- name: asked

@@ -122,6 +122,8 @@ def test_stacks_go_with_their_job(connection: Connection, settings: Settings, sq
         make_stack(sql, job_id, str(uuid4()), asked_at=ago(sql, "40 days"))
     assert prune(connection, settings).deleted["stacks"] == 1
     assert sql("SELECT job_id::text FROM pgbeat.stacks") == [(kept,)]
+    sql("ALTER TABLE pgbeat.stacks RENAME TO later")  # as in the version before
+    assert prune(connection, settings).deleted["stacks"] == 0
 
 
 def test_edges_go_with_the_job_that_depends(
@@ -267,8 +269,9 @@ def test_a_step_is_one_statement_a_table(
     seen: list[str] = []
     event.listen(connection, "before_cursor_execute", lambda *args: seen.append(args[2]))
     assert Pruner(settings).step(connection) == 5
-    # Besides what its role may do to the audit: ticks, of which there are none, and jobs.
-    assert len(seen) == 3
+    # Besides what its role may do to the audit and whether there are stacks: ticks, of which there
+    # are none, and jobs.
+    assert len(seen) == 4
 
 
 def test_the_audit_has_an_age_of_its_own(
