@@ -8,7 +8,7 @@ import click
 
 from pgbeat.access.actors import Actor
 from pgbeat.cli import Noun
-from pgbeat.cli.jobs import job_logs, job_stacks, job_tail, job_tree, job_verbs, job_views
+from pgbeat.cli.jobs import job_logs, job_tail, job_tree, job_verbs, job_views
 from pgbeat.cli.jobs.job_options import call_options, given_policy, policy_options, timing
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_admin, as_onlooker, find, find_group
@@ -294,10 +294,5 @@ def _lines(file: TextIO) -> Iterator[Any]:
                 raise BadInput(f"{file.name}:{number} is not JSON: {error}") from None
 
 
-for command in (
-    job_tree.tree_command,
-    job_logs.logs_command,
-    job_stacks.stack_command,
-    *job_verbs.COMMANDS,
-):
+for command in (job_tree.tree_command, *job_logs.COMMANDS, *job_verbs.COMMANDS):
     jobs_command.add_command(command)
