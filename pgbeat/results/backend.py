@@ -7,7 +7,6 @@ from time import monotonic, sleep
 from typing import Any
 
 from celery import states
-from celery.backends import base
 from celery.backends.asynchronous import AsyncBackendMixin
 from celery.exceptions import TimeoutError as ResultTimeout
 from celery.result import result_from_tuple
@@ -19,6 +18,7 @@ from pgbeat.broker.transport import held_messages
 from pgbeat.config import broker_database, postgres_url
 from pgbeat.database import connections
 from pgbeat.results import answers, chords, errbacks, expiry, statements
+from pgbeat.results.by_key import ByKey
 from pgbeat.results.ending import ClaimLost, abandon_current, ending_of
 from pgbeat.results.rows import (
     COLUMNS,
@@ -39,7 +39,7 @@ from pgbeat.results.waiting import ResultConsumer, Waits
 _BROKERS = {None, "", "pgbeat", "pgbeat://"}
 
 
-class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unused-ignore]
+class ResultBackend(ByKey, AsyncBackendMixin):  # type: ignore[misc,unused-ignore]
     """Stores results in `pgbeat.results`; `result_backend = "pgbeat+postgresql://…"`."""
 
     supports_native_join = True
@@ -56,7 +56,7 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         dsn = broker_database(conf) if url in _BROKERS else postgres_url(str(url))
         self._place = StorePlace(dsn, dict(options.get("connect_args") or {}))
         self.failure_expires = self._expires("result_failure_expires")
-        self.chord_expires = self._expires("result_chord_expires")
+        self.chord_lifetime = self._expires("result_chord_expires")
         self.result_consumer = ResultConsumer(
             self, app, self.accept, self._pending_results, self._pending_messages
         )
@@ -131,30 +131,14 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
             accept=self.accept,
         )
 
+    def decoded_meta(self, row: StoredResult) -> dict[str, Any]:
+        """Returns what was stored of a task, an error as the dict that stands for it."""
+        return row.as_meta(self._prefix, self.decode_value)
+
     def meta_of(self, row: StoredResult) -> dict[str, Any]:
         """Returns what Celery knows of a task."""
-        meta = {
-            "task_id": row.task_id.removeprefix(self._prefix),
-            "status": row.status,
-            "result": self.decode_value(row.encoded),
-            "traceback": row.traceback,
-            "children": row.children,
-            "date_done": row.date_done,
-        }
-        if row.group_id is not None:
-            meta["group_id"] = row.group_id
-        if row.parent_id is not None:
-            meta["parent_id"] = row.parent_id
-        if row.request is not None:
-            meta |= {
-                "name": row.task,
-                "worker": row.worker,
-                "queue": row.queue,
-                "retries": row.retries,
-                **self.decode_value(row.encoded._replace(body=row.request)),
-            }
-        decoded: dict[str, Any] = self.meta_from_decoded(meta)
-        return decoded
+        meta: dict[str, Any] = self.meta_from_decoded(self.decoded_meta(row))
+        return meta
 
     # ----- storing
 
@@ -379,7 +363,7 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
             working.prepared.run(
                 statements.ADD_TO_CHORD,
                 self.key(chord_id).encode(),
-                as_number(self.chord_expires or None),
+                as_number(self.chord_lifetime or None),
             )
 
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:

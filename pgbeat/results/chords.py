@@ -62,7 +62,7 @@ def return_part(
     is_durable: bool,
 ) -> None:
     """Counts what a member returned, once, in a transaction; the last one ends the chord."""
-    index, expires = request.group_index, backend.chord_expires
+    index, expires = request.group_index, backend.chord_lifetime
     chord, part = backend.key(request.group).encode(), str(request.id).encode()
     row = backend.store.run(
         statements.RETURN_PART,
@@ -112,7 +112,7 @@ def set_size(
     backend: "ResultBackend", connection: Connection, group_id: str, chord_size: int
 ) -> None:
     """Stores a chord's number of parts, in a transaction; if all have returned, ends it."""
-    key, expires = backend.key(group_id).encode(), backend.chord_expires
+    key, expires = backend.key(group_id).encode(), backend.chord_lifetime
     row = backend.store.run(
         statements.SET_CHORD_SIZE,
         key,

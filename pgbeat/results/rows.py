@@ -57,6 +57,30 @@ class StoredResult(NamedTuple):
     retries: int | None
     request: bytes | None
 
+    def as_meta(self, prefix: str, decoded: Callable[[Encoded], Any]) -> dict[str, Any]:
+        """Returns what Celery knows of a task; `prefix` is that of the tables' ids."""
+        meta = {
+            "task_id": self.task_id.removeprefix(prefix),
+            "status": self.status,
+            "result": decoded(self.encoded),
+            "traceback": self.traceback,
+            "children": self.children,
+            "date_done": self.date_done,
+        }
+        if self.group_id is not None:
+            meta["group_id"] = self.group_id
+        if self.parent_id is not None:
+            meta["parent_id"] = self.parent_id
+        if self.request is not None:
+            meta |= {
+                "name": self.task,
+                "worker": self.worker,
+                "queue": self.queue,
+                "retries": self.retries,
+                **decoded(self.encoded._replace(body=self.request)),
+            }
+        return meta
+
 
 def stored_results(rows: PGresult) -> list[StoredResult]:
     """Returns the rows of `statements.READ` and its like."""
