@@ -1,0 +1,1 @@
+"""Applications that others wrote, on pgbeat: `python -m tests.applications NAME`."""
