@@ -153,21 +153,18 @@ def test_the_adapter_keeps_the_contract(start: Start, empty_database: str) -> No
 
 
 def test_a_killed_adapter_takes_its_workers_with_it(start: Start, empty_database: str) -> None:
-    killed = start(JOB_WORK_MS="300")
+    killed = start(JOB_WORK_MS="5000")
     killed.descriptor()
-    killed.enqueue(12)
+    killed.enqueue(5)  # three run, two wait
     until(lambda: states(empty_database)["running"], 60, "a job that runs")
     family = psutil.Process(killed.process.pid).children(recursive=True)
     killed.kill()
     _, alive = psutil.wait_procs(family, 10)
     assert not alive
-    left = states(empty_database)
-    assert left["completed"] < 12
-    assert left.total() == 12
+    assert states(empty_database)["completed"] < 5
     after = start()
     after.descriptor()
-    after.enqueue(1)
-    until(lambda: states(empty_database) == {"completed": 13}, 60)
+    until(lambda: states(empty_database) == {"completed": 5}, 60)
     assert after.stop() == 0
 
 

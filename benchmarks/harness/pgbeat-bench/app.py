@@ -12,7 +12,7 @@ from pgbeat.config import postgres_url
 #: What a task that ended tells the adapter: when its job was sent, began and ended.
 NOTE = Struct("=ddd")
 #: The variable with the number of the pipe that the adapter reads notes from.
-NOTES = "PGBEAT_BENCH_NOTES"
+NOTES = "HARNESS_NOTES"
 
 _notes = int(os.environ.get(NOTES, "-1"))
 _work = int(os.environ.get("JOB_WORK_MS", "1")) / 1000

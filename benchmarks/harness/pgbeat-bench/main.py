@@ -19,6 +19,7 @@ from threading import Event, Thread
 import psycopg
 from app import NOTE, NOTES, app, job
 from contract import WINDOW, Config, Histogram, Telemetry, batches, rate_now
+from sqlalchemy.exc import OperationalError
 
 import pgbeat
 from pgbeat.testing.embedded import child_command
@@ -41,7 +42,7 @@ class Fleet:
         fcntl.fcntl(self._told, fcntl.F_SETPIPE_SZ, _PIPE)
         os.set_blocking(self._notes, False)
         usual = min(config.workers, os.cpu_count() or 1, _WORKERS)
-        workers = int(os.environ.get("PGBEAT_BENCH_WORKERS") or usual)
+        workers = int(os.environ.get("HARNESS_WORKERS") or usual)
         threads = [
             config.workers // workers + (n < config.workers % workers) for n in range(workers)
         ]
@@ -140,8 +141,8 @@ class Producer:
                 pgbeat.submit(job, *arguments)
             else:
                 pgbeat.submit_many((job.s(*arguments) for _ in range(count)), app=app)
-        except pgbeat.PgbeatError as error:
-            print(f"[pgbeat] {type(error).__name__}: {error}", file=sys.stderr)
+        except (OperationalError, pgbeat.PgbeatError) as error:
+            print(f"[pgbeat] {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
             return False
         self._queue.inserted += count
         return True

@@ -62,7 +62,8 @@ def submit(
     `created_by` owns the job: by default the login name of the process.
 
     Returns the job, or the unfinished one that has its unique key. Raises `InvalidJob`,
-    `UnknownTask` or `InvalidSchedule` for invalid input, and `BrokerUnavailable`.
+    `UnknownTask` or `InvalidSchedule` for invalid input, `BrokerUnavailable`, and SQLAlchemy's
+    `OperationalError` while the database is away.
     """
     app = app or getattr(task, "app", None) or current_app._get_current_object()
     # A signature is a mapping with a name: only that would be used, and its arguments be lost.

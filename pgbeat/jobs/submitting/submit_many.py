@@ -78,7 +78,8 @@ def submit_many(
 
     Returns the ids of the jobs, Celery's task ids, in the same order; for a unique key that an
     unfinished job has, that job's. Raises `InvalidJob`, `UnknownTask` or `InvalidSchedule`
-    for an invalid job, numbered from 0, and `BrokerUnavailable`.
+    for an invalid job, numbered from 0, `BrokerUnavailable`, and SQLAlchemy's `OperationalError`
+    while the database is away.
     """
     if isinstance(jobs, str | bytes) or not isinstance(jobs, Iterable):
         raise TypeError(f"jobs must be an iterable of jobs, got {jobs!r}")
