@@ -5,6 +5,7 @@ builders and launchers of `ADAPTERS`.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,9 +37,10 @@ class Server:
         self._programs = places.reachable(programs or places.programs(), folder, self._owner)
         self._data = folder / "data"
         shutil.copy(configuration, folder / "postgresql.conf")
-        (folder / "stub" / "extension").mkdir(parents=True, exist_ok=True)
+        self._stub = folder / "stub"
+        (self._stub / "extension").mkdir(parents=True, exist_ok=True)
         for name, text in _STUB.items():
-            (folder / "stub" / "extension" / name).write_text(text)
+            (self._stub / "extension" / name).write_text(text)
 
     def start(self) -> None:
         """Starts it, on a new cluster unless there is one."""
@@ -57,10 +59,10 @@ class Server:
         self._run("pg_ctl", "-w", "-l", str(self._data / "log"), "-o", options, "start")
 
     def _extensions(self) -> dict[str, str]:
-        share = self._programs.parent / "share"
-        if any(share.rglob("pgstattuple.control")) or share.parent.match("lib/postgresql/*"):
-            return {}
-        return {"extension_control_path": f"'$system:{self._folder / 'stub'}'"}
+        """Returns where the stub is, for a server that can look elsewhere than in its package."""
+        said = subprocess.check_output([self._programs / "postgres", "--version"], text=True)
+        major = int(re.findall(r"\d+", said)[0])
+        return {"extension_control_path": f"'$system:{self._stub}'"} if major >= 18 else {}
 
     def stop(self) -> None:
         """Stops it as `docker compose stop` does, by SIGINT; the data stay."""
@@ -76,7 +78,7 @@ class Server:
         command = [str(self._programs / program), "-D", str(self._data), *arguments]
         subprocess.run(
             child_command(command, owner=self._owner),
-            cwd=self._data,
+            cwd=self._folder,
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             check=check,

@@ -1,13 +1,15 @@
 """Checks that pgbeat's adapter for the neutral harness keeps the harness's contract."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import psutil
@@ -77,7 +79,7 @@ class Adapter:
     def total(self, metric: str) -> float:
         """Returns how many jobs the samples of a rate add up to."""
         samples = [r for r in list(self.records) if r.get("metric") == metric]
-        return sum(r["value"] * r["window_s"] for r in samples)
+        return float(sum(r["value"] * r["window_s"] for r in samples))
 
     def kill(self) -> None:
         """Kills this one process, as the harness does."""
@@ -175,3 +177,40 @@ def test_the_adapter_fills_a_queue_to_the_target(start: Start, empty_database: s
     depths = [r["value"] for r in list(adapter.records) if r.get("metric") == "queue_depth"]
     assert max(depths) <= 40
     assert adapter.stop() == 0
+
+
+@pytest.fixture
+def contract(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The adapter's module for what is the same for every system."""
+    monkeypatch.syspath_prepend(FOLDER)
+    yield importlib.import_module("contract")
+    del sys.modules["contract"]
+
+
+def test_percentiles_have_three_significant_figures(contract: Any) -> None:
+    histogram = contract.Histogram()
+    assert histogram.percentile(50) == 0
+    for ms in range(1, 1001):
+        histogram.add(ms)
+    found = [histogram.percentile(share) for share in (50, 95, 99)]
+    assert found == pytest.approx([500, 950, 990], rel=0.001)
+
+
+def test_a_rate_counts_the_time_that_went_by(contract: Any, tmp_path: Path) -> None:
+    control = tmp_path / "rate"
+    control.write_text("2000.0")  # as the harness writes it for a phase of high load
+    environment = {"PRODUCER_RATE": "10", "PRODUCER_RATE_CONTROL_FILE": str(control)}
+    config = contract.Config.of({**environment, "PRODUCER_BATCH_MAX": "50"})
+    began = time.monotonic()
+    jobs = 0
+    for count in contract.batches(config, lambda: 0, Event()):
+        assert count <= 50
+        jobs += count
+        if jobs >= 400:
+            break
+    assert time.monotonic() - began > 0.199
+
+
+def test_another_scenario_is_refused(contract: Any) -> None:
+    with pytest.raises(ValueError, match="long_horizon"):
+        contract.Config.of({"SCENARIO": "worker_only"})
