@@ -11,6 +11,7 @@ from tests.support.rows import (
     make_job,
     make_lane,
     make_schedule,
+    make_stack,
     make_template,
     make_tick,
     make_webhook,
@@ -60,7 +61,8 @@ def write(sql: Sql, text: str, name: str) -> dict[str, str]:
     of_run = ("worker", "error", "traceback", "result", "progress_message")
     log = {"lines": [[1, text, text, text]]}
     run = dict.fromkeys(of_run, text)
-    make_execution(sql, job, "failed", **run, metadata={"a": text}, log=log)
+    run_id = make_execution(sql, job, "failed", **run, metadata={"a": text}, log=log)
+    make_stack(sql, job, run_id, stack=text)
     change = dict.fromkeys(("actor", "verb", "kind", "subject"), text)
     insert(sql, "audit", change | {"origin": "cli", "after": {"a": text}}, "id")
     by = {"created_by": text}

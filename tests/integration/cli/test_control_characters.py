@@ -29,6 +29,7 @@ def test_no_command_prints_control_characters(
         "jobs list --admin",
         f"jobs show {job} --admin",
         f"jobs logs {job} --admin",
+        f"jobs stack {job} --admin",
         f"jobs tree {job} --admin",
         "jobs stats",
         "errors --admin",

@@ -25,7 +25,7 @@ from pgbeat.jobs.verbs import control
 from tests.support.command_line import Sql, read, refused, run, run_on_terminal, run_with
 from tests.support.jobs import BOB, JobControl, messages
 from tests.support.processes import Processes, until
-from tests.support.rows import insert, make_execution, make_job, make_lane
+from tests.support.rows import insert, make_execution, make_job, make_lane, make_stack
 
 ME = Actor(f"user:{getpass.getuser()}")
 Did = Callable[..., str]
@@ -405,3 +405,19 @@ def test_a_running_jobs_end_is_requested(app: Celery, sql: Sql) -> None:
     said = run_with(app, "jobs", "cancel", job).stdout
     assert said == f"Requested the end of job {job}, which runs on w1.\n"
     assert "1" in run_with(app, "jobs", "stats", "--json").stdout
+
+
+def test_stacks_are_printed_the_oldest_first(database: str, sql: Sql) -> None:
+    job_id = make_job(sql, "failed")
+    assert run(database, "jobs", "stack", job_id).output == "No stack of it was kept.\n"
+    run_id = make_execution(sql, job_id, "failed")
+    for reason, minute in (("time_limit", 2), ("soft_time_limit", 1)):
+        taken_at = f"2026-01-01T00:0{minute}:00Z"
+        stack = f'  File "a.py", line {minute}, in crawl\n'
+        make_stack(sql, job_id, run_id, reason=reason, taken_at=taken_at, stack=stack)
+    assert run(database, "jobs", "stack", job_id[:8]).output.splitlines() == [
+        "Execution 1, just before its soft time limit, 2026-01-01 00:01:00, 12 MB",
+        '  File "a.py", line 1, in crawl',
+        "Execution 1, just before its time limit, 2026-01-01 00:02:00, 12 MB",
+        '  File "a.py", line 2, in crawl',
+    ]
