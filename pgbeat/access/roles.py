@@ -82,7 +82,8 @@ _WORKER = {
     "skip_notices": _KEEP,
     "deliveries": _KEEP,
     "webhooks": "SELECT, UPDATE (enabled, disabled_reason, updated_at)",
-    "schedules": "SELECT, UPDATE (next_run, upstream_ended, paused_at, paused_reason)",
+    "schedules": "SELECT, UPDATE (next_run, due_at, upstream_ended, paused_at, paused_reason, "
+    "stale_at, stale_since)",
 }
 _PUBLISHED = "SELECT, INSERT"
 #: Without what other messages hold, and without claims.

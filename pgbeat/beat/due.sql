@@ -15,6 +15,8 @@ SELECT statement_timestamp(),
                AND dispatched_at IS NULL AND NOT is_blocked),
            (SELECT min(next_deadline) FROM pgbeat.unfinished_jobs
              WHERE namespace = %(namespace)s AND next_deadline IS NOT NULL),
+           (SELECT min(stale_at) FROM pgbeat.schedules
+             WHERE namespace = %(namespace)s AND stale_at IS NOT NULL),
            pgbeat.next_delivery(%(namespace)s)
            ) - statement_timestamp())::float8
 

@@ -117,6 +117,8 @@ schedules = Table(
     *_times("failures_from"),
     Column("description", Text),
     *_jsons("labels", "metadata"),
+    Column("fresh_within", Interval),
+    *_times("stale_at", "stale_since"),
     ForeignKeyConstraint(
         ["namespace", "calendar"],
         ["pgbeat.calendars.namespace", "pgbeat.calendars.name"],
@@ -420,6 +422,8 @@ EVENTS = (
     "group.ended",
     "schedule.disabled",
     "schedule.paused",
+    "schedule.stale",
+    "schedule.recovered",
     "tick.failed",
     "tick.skipped",
 )

@@ -14,6 +14,7 @@ OF_CHECKS = {
     "lag": LATE,
     "transactions": LATE,
     "decisions": "one-schedule-did-not-run",
+    "freshness": "one-schedule-did-not-run",
     "jobs": "tasks-fail",
     "tasks": "tasks-fail",
     "workers": "workers-die",

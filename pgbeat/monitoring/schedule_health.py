@@ -8,10 +8,10 @@ rows are kept. Of jobs that are tried again, the last attempt counts.
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from pgbeat.database import sql
 from pgbeat.schedules.model import Schedule
@@ -26,6 +26,7 @@ PATIENCE = timedelta(minutes=5)
 
 Code = Literal[
     "late",
+    "stale",
     "launch_failing",
     "failing",
     "waiting",
@@ -40,6 +41,7 @@ Severity = Literal["ok", "warn", "fail"]
 #: What each code means, the worst first.
 MEANINGS: dict[Code, str] = {
     "late": "it is due and has not been decided",
+    "stale": "it is in service, and no job has completed within its `fresh_within`",
     "launch_failing": "its decisions fail, or it was disabled because they did",
     "failing": "the newest job that has ended failed",
     "waiting": "no worker has taken its job for five minutes",
@@ -52,6 +54,7 @@ MEANINGS: dict[Code, str] = {
 }
 _SEVERITIES: dict[Code, Severity] = {
     "late": "fail",
+    "stale": "fail",
     "launch_failing": "fail",
     "failing": "fail",
     "waiting": "warn",
@@ -76,7 +79,8 @@ class Health(NamedTuple):
     error: str | None = None
     #: The newest job that the code is about.
     job_id: UUID | None = None
-    #: Why the last decision was a skip, where the code is `skipping` or `never_launched`.
+    #: Why the last decision was a skip, where the code is `stale`, `skipping` or
+    #: `never_launched`.
     reason: str | None = None
     #: The task of the job whose `error` it is.
     job_task: str | None = None
@@ -192,6 +196,8 @@ def _judge(
     if is_active and row.next_run is not None and now - row.next_run > patience:
         late = span(now - row.next_run)
         return Health("late", f"has been due for {late} and is not decided", since=row.next_run)
+    if is_active and (stale := _stale(row, jobs, skips, now)):
+        return stale
     is_given_up = not row.enabled and 0 < row.max_retries <= row.retry_count
     if row.retry_count and (is_active or is_given_up):
         words = f"launching it failed {row.retry_count} of {row.max_retries} times in a row"
@@ -225,6 +231,22 @@ def _judge(
     return _without_trouble(row, jobs, skips)
 
 
+def _stale(row: Schedule, jobs: _Outcomes, skips: _Skips | None, now: datetime) -> Health | None:
+    """Returns the health of a stale schedule, also if no beat has looked; `None` for others."""
+    begun = (jobs.completed_at, row.created_at, row.failures_from, row.starts_at)
+    last = max(moment for moment in begun if moment is not None)
+    if row.fresh_within is None or (row.stale_since is None and now - last <= row.fresh_within):
+        return None
+    last_job = "none of its jobs has completed"
+    if jobs.completed_at is not None:
+        last_job = f"no job has completed since {jobs.completed_at.astimezone(UTC):%F %T} UTC"
+    words = f"{last_job}, and fresh_within is {span(row.fresh_within)}"
+    error, reason = jobs.error if jobs.failures else None, skips and skips.reason
+    since = row.stale_since or last + row.fresh_within
+    words = _with(words, error or reason)
+    return Health("stale", words, jobs.failures, since, error, jobs.failed_id, reason, jobs.task)
+
+
 def _without_trouble(row: Schedule, jobs: _Outcomes, skips: _Skips | None) -> Health:
     reason = None if skips is None else skips.reason
     if row.last_run is None:
@@ -254,6 +276,14 @@ def _with(words: str, error: str | None) -> str:
 
 def _count(number: int, most: int = MOST_FAILURES) -> str:
     return f"{number}" if number < most else f"{most} or more"
+
+
+_STALE = text(sql.load("schedule_health.sql", "stale"))
+
+
+def stale(connection: Connection, namespace: str) -> Sequence[Row[Any]]:
+    """Returns `name` and `stale_since` of stale schedules in service, as beat saw them last."""
+    return connection.execute(_STALE, {"namespace": namespace, "most": MOST_SCHEDULES}).all()
 
 
 class Failing(NamedTuple):

@@ -71,3 +71,8 @@ SELECT s.id, s.name, failures.count, first.finished_at, failed.error,
 {ended}
  WHERE s.namespace = :namespace AND failures.count > 0
  ORDER BY failures.count DESC, s.name
+
+-- name: stale
+SELECT s.name, s.stale_since FROM pgbeat.schedules s
+ WHERE s.namespace = :namespace AND s.stale_since IS NOT NULL AND s.enabled AND s.paused_at IS NULL
+ ORDER BY s.stale_since LIMIT :most

@@ -1,4 +1,4 @@
--- The kinds in the order in which they are chosen: suspects of being late or of failing, what runs,
+-- The kinds in the order in which they are chosen: suspects of being late, stale or failing, what runs,
 -- what was decided last, what is due next.
 -- name: candidates
 WITH ticks AS MATERIALIZED (
@@ -12,6 +12,12 @@ found (kind, id, place) AS (
             WHERE s.namespace = :namespace AND s.enabled AND s.paused_at IS NULL
               AND s.next_run < now() - CAST(:patience AS interval)
             ORDER BY s.next_run LIMIT :suspects) AS late
+    UNION ALL
+    SELECT 0, stale.id, 0 FROM (
+           SELECT s.id FROM pgbeat.schedules s
+            WHERE s.namespace = :namespace AND s.stale_since IS NOT NULL AND s.enabled
+              AND s.paused_at IS NULL
+            ORDER BY s.stale_since LIMIT :suspects) AS stale
     UNION ALL
     SELECT 0, t.schedule_id, 1 FROM ticks t WHERE t.has_failed
     UNION ALL

@@ -121,6 +121,11 @@ class Schedule(NamedTuple):
     labels: dict[str, str]
     #: Anything else that people or programs keep with it.
     metadata: dict[str, Any]
+    #: It is stale if none of its jobs completes for so long; `None` for never.
+    fresh_within: timedelta | None
+    #: When beat looks next whether it is stale.
+    stale_at: datetime | None
+    stale_since: datetime | None
     #: The row's `xmin`, which changes with every write.
     version: int
 
@@ -227,7 +232,8 @@ class Schedule(NamedTuple):
 
 _AUDITED = [name for name in Schedule._fields if name not in {
     "id", "uid", "namespace", "name", "probe_at", "due_at", "waiting_for", "upstream_ended",
-    "out_of_turn", "cursor", "created_at", "updated_at", "failures_from", "version",
+    "out_of_turn", "cursor", "created_at", "updated_at", "failures_from", "stale_at",
+    "stale_since", "version",
 }]  # fmt: skip
 
 

@@ -27,7 +27,7 @@ EDITABLE = frozenset(
         "max_runs", "jitter", "calendar", "catch_up", "catch_up_limit", "grace", "overlap",
         "min_interval", "max_retries", "retry_base", "retry_factor", "retry_cap", "probe_after",
         "owner", "next_run", "job_policy", "pause_after_failures", "check_in_url",
-        "description", "labels", "metadata",
+        "description", "labels", "metadata", "fresh_within",
     }
 )  # fmt: skip
 

@@ -21,7 +21,7 @@ from pgbeat.views import jobs as job_views
 from pgbeat.webhooks import check_ins
 
 #: Columns that only pgbeat needs.
-HIDDEN = {"uid", "upstream_ended", "out_of_turn", "failures_from", "version"}
+HIDDEN = {"uid", "upstream_ended", "out_of_turn", "failures_from", "stale_at", "version"}
 _RECENT = ("id", "state", "created_at", "finished_at")
 
 

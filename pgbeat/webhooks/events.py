@@ -11,6 +11,10 @@ class Event(NamedTuple):
 
 
 _RUN = "the execution, and its `job`"
+_FRESHNESS = (
+    "the schedule: `id`, `name`, `task`, `owner`, `labels`, `fresh_within` (seconds), "
+    "`stale_since`, `last_completed_at`"
+)
 #: By name; the schema's functions write them.
 EVENTS = {
     "job.run.completed": Event("an execution completed", _RUN),
@@ -41,6 +45,12 @@ EVENTS = {
         "the schedule: `id`, `name`, `task`, `owner`, `labels`, `paused_at`, `paused_reason`, "
         "`pause_after_failures`, and of the last job that ended `last_job_id`, `last_job_state`, "
         "`last_job_error`",
+    ),
+    "schedule.stale": Event(
+        "none of a schedule's jobs completed within its `fresh_within`", _FRESHNESS
+    ),
+    "schedule.recovered": Event(
+        "a job of a stale schedule completed, or its `fresh_within` was changed", _FRESHNESS
     ),
     "tick.failed": Event(
         "a schedule could not be launched: its condition, launcher or publishing failed",

@@ -31,6 +31,7 @@ _SEVERITIES: dict[str, Severity] = {
     "job.late": "warning",
     "schedule.disabled": "error",
     "schedule.paused": "warning",
+    "schedule.stale": "error",
     "tick.failed": "error",
 }
 #: Fields of an event's data that people want to read, and what they are called.
@@ -46,6 +47,7 @@ _FACTS = {
     "due_at": "Due",
     "worker": "Worker",
     "owner": "Owner",
+    "last_completed_at": "Last completed",
 }
 _MOST = 1000
 
@@ -131,6 +133,8 @@ _TITLES = {
     "group.ended": "{subject} ended: {state}",
     "schedule.disabled": "{subject} was disabled",
     "schedule.paused": "{subject} was paused",
+    "schedule.stale": "{subject} is stale: no job completed in time",
+    "schedule.recovered": "{subject} is no longer stale",
     "tick.failed": "{subject} could not be launched",
     "tick.skipped": "{subject} was skipped",
     "webhook.test": "A test of webhook '{webhook}'",

@@ -9,7 +9,7 @@ from celery import Celery
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.beat.maintenance import histories, load
+from pgbeat.beat.maintenance import freshness, histories, load
 from pgbeat.beat.maintenance.background import Background
 from pgbeat.beat.maintenance.pruner import Pruner
 from pgbeat.broker.publishing.publisher import Publisher
@@ -72,7 +72,8 @@ class LeaderMaintenance:
     def step(self, connection: Connection, *, is_due: bool, is_idle: bool) -> None:
         """Does the maintenance that is due.
 
-        `is_due`: a job, a deadline or a delivery is due. `is_idle`: there is time for the rest.
+        `is_due`: a job, a deadline, a look at freshness or a delivery is due. `is_idle`: there is
+        time for the rest.
         """
         now, namespace = time.monotonic(), self._settings.namespace
         if is_due:
@@ -82,6 +83,7 @@ class LeaderMaintenance:
         if is_due:
             self._try("the jobs that are due", lambda: self._dispatch_due(connection))
             self._try("late jobs", lambda: deadlines.mark_late(connection, namespace))
+            self._try("stale schedules", lambda: freshness.look(connection, namespace))
         if now >= self._rescue_at:
             self._rescue_at = now + self._settings.lock_interval
             self._try("rescuing lost executions", lambda: self._rescue(connection))

@@ -57,7 +57,7 @@ class _Explanation:
 
     def with_health(self, health: Health) -> "_Explanation":
         """Adds the trouble of the schedule's jobs: they may fail although it is on time."""
-        if health.code not in ("failing", "waiting", "never_launched"):
+        if health.code not in ("stale", "failing", "waiting", "never_launched"):
             return self
         last = ""
         if health.job_id is not None:
@@ -67,7 +67,7 @@ class _Explanation:
         advice, summary = "", f"{self.summary} Its jobs: {line(health.summary)}."
         if health.code == "waiting":
             advice = "Is there a worker for its queue? `pgbeat queues` shows them."
-        elif health.code == "never_launched":
+        elif health.code in ("stale", "never_launched"):
             advice = "`pgbeat history` has the reasons."
             summary = f"{self.summary} But {line(health.summary)}."
         return replace(self, summary=summary)._advised(advice, last)

@@ -197,6 +197,7 @@ def _facts(
         ("retries", _retries(row)),
         ("cursor", None if row.cursor is None else compact(row.cursor)),
         ("pauses after", _pauses_after(row)),
+        ("fresh within", printing.span(row.fresh_within, 4) if row.fresh_within else None),
         ("owner", row.owner),
         ("labels", printing.labels(row.labels)),
         ("metadata", compact(row.metadata)),

@@ -320,6 +320,7 @@ _OPTIONS = [
     _failures(
         "--pause-after-failures", whole(1, 1000), "Pause it after this many failed jobs in a row."
     ),
+    _failures("--fresh-within", LENGTH, "It is stale if no job of it completes for this long."),
     _failures(
         "--check-in-url", "URL", "Report each run there; {/start,,/fail} in it has alternatives."
     ),
@@ -331,7 +332,7 @@ MOMENTS = {"once_at": "--at", "starts_at": "--starts-at", "ends_at": "--ends-at"
 _CLEARABLE = (
     "task", "queue", "condition_sql", "timezone", "starts_at", "ends_at", "max_runs", "calendar",
     "jitter", "grace", "min_interval", "probe_after", "owner", "pause_after_failures",
-    "check_in_url", "description", "labels", "metadata",
+    "fresh_within", "check_in_url", "description", "labels", "metadata",
 )  # fmt: skip
 #: The columns that can be cleared, by option.
 CLEARABLE = {name.removesuffix("_sql").replace("_", "-"): name for name in _CLEARABLE}

@@ -141,6 +141,7 @@ class Schedule(Row):
     retry_cap = _length(null=False, verbose_name="but no later than")
     probe_after = _length(help_text="once disabled, try after")
     pause_after_failures = _whole(help_text="so many failed jobs in a row; empty: never")
+    fresh_within = _length(help_text="it is stale if no job completes for so long; empty: never")
     check_in_url = _text(max_length=2000, help_text="requested for each run; empty: none")
 
     enabled = models.BooleanField(default=True)
@@ -148,6 +149,7 @@ class Schedule(Row):
     completed_at = _moment()
     paused_at = _moment()
     paused_reason = _text()
+    stale_since = _moment()
     retry_count = models.IntegerField("failures in a row", default=0)
     next_run = _moment()
     last_run = _moment()

@@ -1,6 +1,7 @@
 """Checks that a beat has everything it needs, and advises on what is missing."""
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, text
@@ -60,6 +61,7 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
                 yield periods.check(connection)
                 yield _decisions(connection, settings)
                 yield _jobs(connection, settings)
+                yield from _stale(connection, settings)
                 yield from _workers(connection, settings)
                 if number := tasks.untracked(connection, settings.namespace):
                     yield _untracked(number, app)
@@ -248,6 +250,16 @@ def _jobs(connection: Connection, settings: Settings) -> Check:
         f"the newest jobs of {_schedules(len(failing))} failed: {_listed(some, len(failing))}",
         "`pgbeat explain NAME` and `pgbeat jobs show ID` say more.",
     )
+
+
+def _stale(connection: Connection, settings: Settings) -> Iterator[Check]:
+    if rows := schedule_health.stale(connection, settings.namespace):
+        some = [
+            f"{row.name} (since {row.stale_since.astimezone(UTC):%F %T} UTC)"
+            for row in rows[:_NAMED]
+        ]
+        detail = f"{_schedules(len(rows))} completed no job in time: {_listed(some, len(rows))}"
+        yield Check("freshness", "warn", detail, "`pgbeat explain NAME` says more.")
 
 
 def _workers(connection: Connection, settings: Settings) -> Iterator[Check]:

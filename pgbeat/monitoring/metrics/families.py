@@ -49,6 +49,10 @@ FAMILIES = {
     "pgbeat_schedules_failing": Family(
         "gauge", "Schedules that are not disabled and whose newest job failed"
     ),
+    "pgbeat_schedules_stale": Family(
+        "gauge",
+        "Schedules in service of which no job completed within `fresh_within`, up to 10,000",
+    ),
     "pgbeat_schedule_failed_jobs": Family(
         "gauge",
         "Jobs that failed in a row, up to 1,000, of the 100 failing schedules with the most",

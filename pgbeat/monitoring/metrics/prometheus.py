@@ -117,6 +117,7 @@ def _schedules(connection: Connection, namespace: str) -> Iterator[Metric]:
     yield family("pgbeat_schedules", {(state,): n for state, n in states.items()})
     failing = [row for row in schedule_health.failing(connection, namespace) if row.is_enabled]
     yield single("pgbeat_schedules_failing", len(failing))
+    yield single("pgbeat_schedules_stale", len(schedule_health.stale(connection, namespace)))
     failed = {(row.name,): row.failures for row in failing[: gauges.NAMED]}
     yield family("pgbeat_schedule_failed_jobs", failed)
     launches = gauges.last_launches(connection, namespace)

@@ -123,6 +123,10 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
         "Failed jobs in a row after which it is paused; by default never.",
     ),
     (
+        "fresh_within", Duration("2 days", False),
+        "It is stale if none of its jobs has completed for so long; by default never.",
+    ),
+    (
         "check_in_url", Text("https://hc-ping.com/…{/start,,/fail}?rid={id}", 2000),
         "URL to which each run is reported; {start,success,failure} in it chooses the request.",
     ),

@@ -369,12 +369,15 @@ def test_a_migration_says_what_it_locks(
 
 
 _TABLES = "SELECT oid::regclass::text FROM pg_class WHERE relkind IN ('r', 'p') AND oid > 16383"
+#: The strongest on each table.
 _LOCKS = """
-    SELECT c.oid::regclass::text AS name, l.mode
+    SELECT DISTINCT ON (c.oid) c.oid::regclass::text AS name, l.mode
       FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
      WHERE l.pid = pg_backend_pid() AND c.relkind IN ('r', 'p') AND c.oid > 16383
        AND l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock')
        AND c.relname <> 'migrations'
+     ORDER BY c.oid, array_position(ARRAY['AccessExclusiveLock', 'ExclusiveLock',
+           'ShareRowExclusiveLock', 'ShareLock', 'ShareUpdateExclusiveLock'], l.mode)
 """
 
 

@@ -198,6 +198,13 @@ def test_those_that_fail_or_are_late_come_first_then_those_that_run(
     assert [row.health.code for row in found.rows[:2]] == ["failing", "late"]
 
 
+def test_a_stale_one_comes_before_others(connection: Connection, sql: Sql) -> None:
+    for number in range(3):
+        make_schedule(sql, f"a{number}", task="jobs.add")
+    make_schedule(sql, "y-stale", task="jobs.add", fresh_within="1 hour", stale_since="now")
+    assert only(draw(connection, limit=1)).health.code == "stale"
+
+
 def test_a_failing_one_is_found_behind_those_that_recovered(
     connection: Connection, sql: Sql, ago: Any
 ) -> None:

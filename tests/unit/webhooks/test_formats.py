@@ -21,6 +21,8 @@ EVENT: dict[str, dict[str, Any]] = {
     "group.ended": {"id": "77", "name": None, "state": "completed", "jobs": {"completed": 2}},
     "schedule.disabled": {"id": 1, "name": "nightly", "disabled_reason": "5 failures"},
     "schedule.paused": {"id": 1, "name": "nightly", "task": "t", "last_job_error": EVIL},
+    "schedule.stale": {"id": 1, "name": "nightly", "fresh_within": 3600.0},
+    "schedule.recovered": {"id": 1, "name": "nightly", "last_completed_at": "x"},
     "tick.failed": {"schedule": "nightly", "task": "t", "due_at": "x", "error": EVIL},
     "tick.skipped": {"schedule": "nightly", "reason": "nothing to do"},
     "webhook.test": {"webhook": "ops", "namespace": "default"},

@@ -11,13 +11,17 @@ revision = "0002"
 down_revision = "0001"
 
 #: Tables that were there before and that it locks, with the mode. A test compares it.
-LOCKS: dict[str, str] = {"pgbeat.webhooks": "ACCESS EXCLUSIVE"}
+LOCKS: dict[str, str] = {
+    "pgbeat.schedules": "ACCESS EXCLUSIVE",
+    "pgbeat.webhooks": "ACCESS EXCLUSIVE",
+}
 
 PARTS = (
     "queue_load",
     "fence",
     "roles",
     "results",
+    "freshness",
     "job_ends",
     "cron_lines",
     "webhook_formats",

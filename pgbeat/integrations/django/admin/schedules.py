@@ -26,13 +26,14 @@ _FAILS = (
     "retry_cap",
     "probe_after",
     "pause_after_failures",
+    "fresh_within",
     "check_in_url",
 )
 _HOW = ("queue", "launcher", "options")
 _STATE = (
     "state", "next_run", "last_run", "last_success", "last_failure", "last_error",
-    "retry_count", "run_count", "disabled_reason", "paused_at", "paused_reason", "source",
-    "created_at", "updated_at",
+    "retry_count", "run_count", "disabled_reason", "paused_at", "paused_reason", "stale_since",
+    "source", "created_at", "updated_at",
 )  # fmt: skip
 
 

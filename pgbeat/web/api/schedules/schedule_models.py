@@ -66,6 +66,9 @@ class ScheduleFields(Body):
     pause_after_failures: int | None = Field(
         None, ge=1, le=1000, description="How many failed jobs in a row pause it; null for never."
     )
+    fresh_within: Length | None = Field(
+        None, description="It is stale if none of its jobs completes for so long."
+    )
     check_in_url: str | None = Field(
         None,
         max_length=2000,
@@ -145,6 +148,9 @@ class FoundSchedule(BaseModel):
     next_run: datetime | None = Field(description="When it is decided next.")
     due_at: datetime | None = Field(description="The due time that this is for.")
     waiting_for: UUID | None = Field(description="The job whose end it waits for.")
+    stale_since: datetime | None = Field(
+        description="Since when none of its jobs has completed within `fresh_within`."
+    )
     cursor: Any = Field(description="What its launcher keeps.")
 
 

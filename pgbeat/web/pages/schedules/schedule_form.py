@@ -71,6 +71,12 @@ _FAILS = (
         "number",
         "so many in a row; empty: never",
     ),
+    FormField(
+        "fresh_within",
+        "Stale without a completed job for",
+        "length",
+        "such as 2 days; empty: never",
+    ),
     FormField("check_in_url", "Check-in URL", hint="requested at each run; empty: none"),
 )
 

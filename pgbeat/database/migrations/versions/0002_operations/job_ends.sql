@@ -1,6 +1,6 @@
--- Wakes the schedule that waits for the job. Those that come `after` its schedule are due once for
--- all jobs of a tick, when the last has ended, and so is its check-in. The updates are guarded: a
--- statement that finds no row would be announced all the same.
+-- Wakes the schedule that waits for the job, and ends its staleness. Those that come `after` its
+-- schedule are due once for all jobs of a tick, when the last has ended, and so is its check-in. The
+-- updates are guarded: a statement that finds no row would be announced all the same.
 --
 -- The end of its own job wakes a schedule, but is none of those that it comes `after`. `due_at`, which
 -- such a schedule doesn't need, tells that nobody else has set its `next_run`.
@@ -8,6 +8,8 @@ CREATE OR REPLACE FUNCTION pgbeat.job_ended() RETURNS trigger
 LANGUAGE plpgsql AS $$
 DECLARE
     outcome       text := NEW.state;
+    waits         boolean;
+    is_stale      boolean;
     is_upstream   CONSTANT boolean := EXISTS (
         SELECT FROM pgbeat.schedules d JOIN pgbeat.schedules s
             ON d.namespace = s.namespace AND d.after = s.name
@@ -15,8 +17,15 @@ DECLARE
     has_check_ins CONSTANT boolean := EXISTS (
         SELECT FROM pgbeat.webhooks WHERE schedule_id = NEW.schedule_id);
 BEGIN
-    IF EXISTS (SELECT FROM pgbeat.schedules
-                WHERE id = NEW.schedule_id AND waiting_for IS NOT NULL) THEN
+    SELECT waiting_for IS NOT NULL, stale_since IS NOT NULL INTO waits, is_stale
+      FROM pgbeat.schedules WHERE id = NEW.schedule_id;
+    IF is_stale AND NEW.state = 'completed' THEN
+        UPDATE pgbeat.schedules
+           SET stale_since = NULL,
+               stale_at = CASE WHEN stale_at IS NOT NULL THEN clock_timestamp() + fresh_within END
+         WHERE id = NEW.schedule_id AND stale_since IS NOT NULL;
+    END IF;
+    IF waits THEN
         UPDATE pgbeat.schedules
            SET upstream_ended = upstream_ended + (after IS NULL)::integer,
                due_at = CASE WHEN after IS NULL THEN due_at ELSE clock_timestamp() END,
