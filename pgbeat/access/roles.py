@@ -83,7 +83,7 @@ _WORKER = {
     "deliveries": _KEEP,
     "webhooks": "SELECT, UPDATE (enabled, disabled_reason, updated_at)",
     "schedules": "SELECT, UPDATE (next_run, due_at, upstream_ended, paused_at, paused_reason, "
-    "stale_at, stale_since)",
+    "stale_at, stale_since, after_done)",
 }
 _PUBLISHED = "SELECT, INSERT"
 #: Without what other messages hold, and without claims.

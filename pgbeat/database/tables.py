@@ -119,6 +119,8 @@ schedules = Table(
     *_jsons("labels", "metadata"),
     Column("fresh_within", Interval),
     *_times("stale_at", "stale_since"),
+    Column("after_match", Text, nullable=False, server_default="all"),
+    Column("after_done", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     ForeignKeyConstraint(
         ["namespace", "calendar"],
         ["pgbeat.calendars.namespace", "pgbeat.calendars.name"],

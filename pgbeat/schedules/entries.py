@@ -14,8 +14,11 @@ from celery.schedules import ParseException, crontab, maybe_schedule, schedule
 
 from pgbeat.config import Settings
 from pgbeat.errors import ConfigError, InvalidSchedule, InvalidTimetable
+from pgbeat.schedules import upstreams
+from pgbeat.schedules.files.definitions import circles
+from pgbeat.schedules.files.fields import FIELDS
 from pgbeat.schedules.model import Schedule
-from pgbeat.schedules.sync import CodeEntry, faithful
+from pgbeat.schedules.sync import MAY_GIVE, CodeEntry, faithful
 from pgbeat.timetables import parse_cron, zone
 
 
@@ -45,7 +48,11 @@ def app_name(app: Celery, settings: Settings) -> str | None:
 def from_app(app: Celery, defaults: Mapping[str, Any]) -> list[CodeEntry]:
     """Returns the entries of the app's code, and those of `defaults` (Celery's own)."""
     entries = {**defaults, **app.conf.beat_schedule}
-    return [code_entry(app, name, entry) for name, entry in entries.items()]
+    converted = [code_entry(app, name, entry) for name, entry in entries.items()]
+    for circle in circles({e.name: upstreams(e.given.get("after")) for e in converted}):
+        path = " after ".join([*circle, circle[0]])
+        raise ConfigError(f"beat_schedule: after goes in a circle: {path}")
+    return converted
 
 
 def code_entry(app: Celery, name: str, entry: Any) -> CodeEntry:
@@ -56,9 +63,12 @@ def code_entry(app: Celery, name: str, entry: Any) -> CodeEntry:
     """
     fields = dict(entry)
     task = fields.get("task")
-    if not task or fields.get("schedule") is None:
-        raise ConfigError(f"beat_schedule[{name!r}]: it needs a task and a schedule")
-    cron, every = _timetable(app, fields["schedule"], bool(fields.get("relative")))
+    given = _given(name, fields)
+    if not task or (fields.get("schedule") is None) is ("after" not in given):
+        raise ConfigError(f"beat_schedule[{name!r}]: it needs a task, and a schedule or after")
+    cron, every = None, None
+    if "after" not in given:
+        cron, every = _timetable(app, fields["schedule"], bool(fields.get("relative")))
     kinds = {"args": list, "kwargs": dict, "options": dict}
     try:
         values = {key: faithful(kind(fields.get(key) or ())) for key, kind in kinds.items()}
@@ -67,7 +77,19 @@ def code_entry(app: Celery, name: str, entry: Any) -> CodeEntry:
     timezone = _zone_name(app) if cron else None
     values["enabled"] = bool(fields.get("enabled", True))
     values["paused"] = bool(fields.get("paused", False))
-    return CodeEntry(row_name(name), str(task), cron, every, timezone, **values)
+    return CodeEntry(row_name(name), str(task), cron, every, timezone, **values, given=given)
+
+
+def _given(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the columns that an entry may have beside Celery's fields. Raises `ConfigError`."""
+    given = {key: fields[key] for key in MAY_GIVE if fields.get(key) is not None}
+    for key, value in given.items():
+        plain = value.total_seconds() if isinstance(value, timedelta) else value
+        try:
+            given[key] = FIELDS[key].kind.read(list(plain) if isinstance(plain, tuple) else plain)
+        except ValueError as error:
+            raise ConfigError(f"beat_schedule[{name!r}]: {key} {error}") from None
+    return given
 
 
 def row_name(name: Any) -> str:
@@ -220,7 +242,7 @@ def as_celery_entries(app: Celery, rows: Iterable[Schedule]) -> dict[str, Schedu
             with suppress(ValueError, ParseException):  # Celery's parser doesn't know it
                 minute, hour, day, month, weekday = row.cron.split()
                 timetable = crontab(minute, hour, weekday, day, month, app=app)
-        elif row.source == "code":
+        elif not row.has_timetable:
             with suppress(InvalidSchedule):
                 timetable = code_timetable(app, row, {}).schedule
         entries[row.name] = ScheduleEntry(

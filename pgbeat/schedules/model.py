@@ -60,7 +60,7 @@ class Schedule(NamedTuple):
     once_at: datetime | None
     solar: str | None
     rrule: str | None
-    #: Name of the schedule whose jobs launch this one when they end.
+    #: Names of schedules whose jobs launch this one when they end, one a line (`upstreams`).
     after: str | None
     after_outcome: str
     timezone: str | None
@@ -92,7 +92,7 @@ class Schedule(NamedTuple):
     due_at: datetime | None
     #: The unfinished job that must end before the due time is decided.
     waiting_for: UUID | None
-    #: Ended jobs of the schedule in `after` that no tick has decided on yet.
+    #: Ended jobs of those in `after` that made it due, and that no tick has decided on yet.
     upstream_ended: int
     #: Whether `next_run` was set by somebody other than beat.
     out_of_turn: bool
@@ -126,6 +126,9 @@ class Schedule(NamedTuple):
     #: When beat looks next whether it is stale.
     stale_at: datetime | None
     stale_since: datetime | None
+    after_match: str
+    #: Those in `after` of which a job ended since its last decision.
+    after_done: list[str]
     #: The row's `xmin`, which changes with every write.
     version: int
 
@@ -233,7 +236,7 @@ class Schedule(NamedTuple):
 _AUDITED = [name for name in Schedule._fields if name not in {
     "id", "uid", "namespace", "name", "probe_at", "due_at", "waiting_for", "upstream_ended",
     "out_of_turn", "cursor", "created_at", "updated_at", "failures_from", "stale_at",
-    "stale_since", "version",
+    "stale_since", "after_done", "version",
 }]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from pgbeat.schedules import upstreams
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import TICK, Timetable, span
 
@@ -131,4 +132,5 @@ def _missed(count: int, since: datetime, row: Schedule) -> str | None:
 
 def _ended(row: Schedule) -> str | None:
     more = row.upstream_ended - 1
-    return f"{more} more jobs of {row.after!r} ended meanwhile" if more > 0 else None
+    names = ", ".join(map(repr, upstreams(row.after)))
+    return f"{more} more jobs of {names} ended meanwhile" if more > 0 else None

@@ -46,7 +46,12 @@ class StoredForecast(NamedTuple):
             "peak": None if result.peak is None else result.peak._asdict(),
             "times": list(self._times()),
             "after": [
-                {"schedule": row.name, "after": row.after, "after_outcome": row.after_outcome}
+                {
+                    "schedule": row.name,
+                    "after": row.after,
+                    "after_outcome": row.after_outcome,
+                    "after_match": row.after_match,
+                }
                 for row in result.after
             ],
             "disabled": [row.name for row in rows if not row.enabled],

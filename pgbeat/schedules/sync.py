@@ -18,7 +18,8 @@ class CodeEntry:
     """A schedule made by code.
 
     Without `cron` and `every`, its timetable stays in the code. If `args` is `None`, so do its
-    arguments and options. `enabled` and `paused` are for a row that is made.
+    arguments and options. `enabled` and `paused` are for a row that is made. `given` has those of
+    `MAY_GIVE` that the code decides.
     """
 
     name: str
@@ -31,6 +32,7 @@ class CodeEntry:
     options: dict[str, Any]
     enabled: bool = True
     paused: bool = False
+    given: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,15 @@ class SyncChanges:
     orphaned: list[str] = field(default_factory=list)
 
 
-_AT_FIRST = {"name", "enabled", "paused"}
-_DEFINITION = [column for column in CodeEntry.__slots__ if column not in _AT_FIRST]
+#: Columns of which an entry may have some, with what a new row has otherwise.
+MAY_GIVE = {"after": None, "after_outcome": "completed", "after_match": "all", "fresh_within": None}
+_OTHERS = {"name", "enabled", "paused", "given"}
+_DEFINITION = [column for column in CodeEntry.__slots__ if column not in _OTHERS]
 #: Why a row is disabled whose entry says `"enabled": False`.
 BY_CODE = "disabled by the app's code"
 #: A person may have set these on a row that the code makes.
 _NO_OTHER_TIMETABLE = {"once_at": None, "solar": None, "rrule": None, "after": None}
-_COMPARED = [*_DEFINITION, *_NO_OTHER_TIMETABLE]
+_COMPARED = [*dict.fromkeys((*_DEFINITION, *_NO_OTHER_TIMETABLE, *MAY_GIVE))]
 
 
 def apply(
@@ -89,7 +93,7 @@ def apply(
         )
     if fresh:
         common = {"namespace": namespace, "source": "code", "app": app}
-        rows = [common | _identity(entry) | _values(entry) | defaults for entry in fresh]
+        rows = [common | _identity(entry) | MAY_GIVE | _values(entry) | defaults for entry in fresh]
         connection.execute(insert(schedules), rows)
     if paused := [entry.name for entry in fresh if entry.paused]:
         connection.execute(
@@ -127,11 +131,12 @@ def _compared(
         elif entry is None:
             (changes.orphaned if owner is None else changes.removed).append(name)
         else:
-            is_same = _values(entry) == dict(zip(_COMPARED, definition, strict=True))
-            if not is_same:
+            have = dict(zip(_COMPARED, definition, strict=True))
+            values = have | _values(entry)
+            if values != have:
                 changes.changed.append(name)
-            if not is_same or owner != app:
-                updates.append({"the_name": name, "app": app, **_values(entry)})
+            if values != have or owner != app:
+                updates.append({"the_name": name, "app": app, **values})
     return changes, updates, present
 
 
@@ -149,7 +154,8 @@ def other_apps(connection: Connection, namespace: str, *, app: str | None) -> di
 
 
 def _values(entry: CodeEntry) -> dict[str, Any]:
-    return {**{name: getattr(entry, name) for name in _DEFINITION}, **_NO_OTHER_TIMETABLE}
+    definition = {name: getattr(entry, name) for name in _DEFINITION}
+    return definition | _NO_OTHER_TIMETABLE | entry.given
 
 
 def _identity(entry: CodeEntry) -> dict[str, Any]:

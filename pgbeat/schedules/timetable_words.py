@@ -3,6 +3,7 @@
 import re
 from datetime import UTC, timedelta
 
+from pgbeat.schedules import upstreams
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import cron_lines, cron_on_one_line, plain_cron, span
 
@@ -143,8 +144,16 @@ def timetable(row: Schedule, default_zone: str) -> tuple[str, str]:
     if row.rrule is not None:
         return f"by rule ({zone})", row.rrule
     if row.after is not None:
-        return f"after {row.after} has {_AFTER.get(row.after_outcome, row.after_outcome)}", ""
+        have = "have" if row.after_match == "all" and "\n" in row.after else "has"
+        ended = _AFTER.get(row.after_outcome, row.after_outcome)
+        return f"after {upstreams_of(row)} {have} {ended}", ""
     return "decided by the app's code", ""
+
+
+def upstreams_of(row: Schedule) -> str:
+    """Returns the schedules that a schedule comes after: `a and b` or `a or b`."""
+    names = upstreams(row.after)
+    return " or ".join(names) if row.after_match == "any" else _listed(names)
 
 
 def _every(length: timedelta) -> str:

@@ -23,8 +23,9 @@ from pgbeat.timetables import check_cron, parse_rrule, parse_solar, zone
 EDITABLE = frozenset(
     {
         "launcher", "task", "args", "kwargs", "options", "queue", "condition_sql", "cron", "every",
-        "once_at", "solar", "rrule", "after", "after_outcome", "timezone", "starts_at", "ends_at",
-        "max_runs", "jitter", "calendar", "catch_up", "catch_up_limit", "grace", "overlap",
+        "once_at", "solar", "rrule", "after", "after_outcome", "after_match", "timezone",
+        "starts_at", "ends_at", "max_runs", "jitter", "calendar", "catch_up", "catch_up_limit",
+        "grace", "overlap",
         "min_interval", "max_retries", "retry_base", "retry_factor", "retry_cap", "probe_after",
         "owner", "next_run", "job_policy", "pause_after_failures", "check_in_url",
         "description", "labels", "metadata", "fresh_within",

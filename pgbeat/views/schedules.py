@@ -21,7 +21,9 @@ from pgbeat.views import jobs as job_views
 from pgbeat.webhooks import check_ins
 
 #: Columns that only pgbeat needs.
-HIDDEN = {"uid", "upstream_ended", "out_of_turn", "failures_from", "stale_at", "version"}
+HIDDEN = {
+    "uid", "upstream_ended", "after_done", "out_of_turn", "failures_from", "stale_at", "version",
+}  # fmt: skip
 _RECENT = ("id", "state", "created_at", "finished_at")
 
 

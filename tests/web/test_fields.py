@@ -59,6 +59,8 @@ ALL: dict[str, dict[str, Any]] = {
         "retry_cap": 120,
         "probe_after": 21600,
         "pause_after_failures": 4,
+        "fresh_within": 172800,
+        "after_match": "any",
         "condition_sql": "SELECT 1",
         "owner": "ops",
         "job_policy": POLICY,
@@ -80,6 +82,7 @@ CLEARED = (
     "min_interval",
     "probe_after",
     "pause_after_failures",
+    "fresh_within",
     "condition_sql",
     "owner",
     "queue",
@@ -88,7 +91,7 @@ CLEARED = (
 #: Columns that tell which one it is, or when and by whom it was made.
 OWN = {
     "id", "uid", "name", "created_at", "updated_at", "created_by", "job_source", "source", "secret",
-    "paused_at", "root_id", "unique_key", "position", "last_seen_at",
+    "paused_at", "stale_at", "root_id", "unique_key", "position", "last_seen_at",
 }  # fmt: skip
 
 
@@ -151,6 +154,21 @@ def test_each_face_takes_one_timetable_for_another(web: Web, sql: Sql) -> None:
         assert [name for name in TIMETABLES if first[name] is not None] == [kind]
         again = ask_page(web, "schedules/n-2", {})
         assert "Nothing was changed" in after(web.admins_browser, again), kind
+
+
+def test_each_face_takes_several_names_to_come_after(web: Web, sql: Sql) -> None:
+    of = NOUNS["schedule"]
+    for number in range(4):
+        ask_api(web, of.api[0], of.good | {"name": f"n-{number}"})
+    changed = ask_api(web, "PATCH /admin/scheduled-jobs/n-0", {"after": ["a", "b c"]})
+    assert changed.status_code == 200, changed.text
+    named = ["--after", "a", "--after", "b c"]
+    assert run_with(web.app.state.pgbeat.celery, "update", "n-1", *named).exit_code == 0
+    assert ask_page(web, "schedules/n-2", {"after": "a\r\nb c\r\n"}).status_code == 303
+    sql("UPDATE pgbeat.schedules SET cron = NULL, after = E'a\n b c' WHERE name = 'n-3'")
+    first, *others = rows(sql, "schedule")
+    assert (first["after"], others) == ("a\nb c", [first, first, first])
+    assert "after a and b c have completed" in web.admins_browser.get("/console/schedules").text
 
 
 def test_each_face_gives_the_defaults_of_the_settings(app: Celery, sql: Sql) -> None:

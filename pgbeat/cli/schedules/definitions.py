@@ -28,7 +28,7 @@ from pgbeat.errors import AlreadyExists, ConditionError, NotFound, Problems
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.policy import policies as job_policies
 from pgbeat.jobs.policy import templates
-from pgbeat.schedules import checked, mistakes
+from pgbeat.schedules import checked, mistakes, upstreams
 from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import Schedule
@@ -189,9 +189,9 @@ def _localize(target: Target, values: dict[str, Any], timezone: str | None, know
 
 def _missing(connection: Connection, row: Schedule, columns: Collection[str]) -> Iterator[str]:
     """Yields remarks on missing things that these columns name: they may be added later."""
-    if row.after is not None and "after" in columns:
+    for name in upstreams(row.after) if "after" in columns else ():
         try:
-            schedules.get(connection, row.after, namespace=row.namespace)
+            schedules.get(connection, name, namespace=row.namespace)
         except NotFound as error:
             yield f"until it is added, nothing is launched after it: {error}"
     lookups: dict[str, Callable[[str], object]] = {

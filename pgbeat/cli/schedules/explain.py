@@ -1,6 +1,6 @@
 """`pgbeat explain`: why a schedule did or didn't run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,7 +24,7 @@ from pgbeat.jobs.states import retries
 from pgbeat.monitoring import beats, schedule_health
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules import ticks
+from pgbeat.schedules import ticks, upstreams
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Entry, JobOutcome
 from pgbeat.views import schedules as views
@@ -256,6 +256,10 @@ def _upstream(connection: Connection, row: Schedule, now: datetime) -> str:
     if row.after is None:
         return ""
     waits = f"it comes {printing.timetable(row)}"
+    names = upstreams(row.after)
+    if len(names) > 1:
+        known = schedules.named(connection, names, namespace=row.namespace)
+        return f"{waits}: {', '.join(_upstream_of(row, name, known) for name in names)}."
     try:
         before = schedules.get(connection, row.after, namespace=row.namespace)
     except NotFound as error:
@@ -269,6 +273,19 @@ def _upstream(connection: Connection, row: Schedule, now: datetime) -> str:
         verb = "was skipped" if tick.outcome == "skipped" else tick.outcome
         return f"{waits}, which {verb} {relative(tick.decided_at, now)}{job}."
     return f"{waits}, which has not been due yet."
+
+
+def _upstream_of(row: Schedule, name: str, known: Mapping[str, Schedule]) -> str:
+    """Returns what is known of one of several schedules that a schedule comes after."""
+    other = known.get(name)
+    state = "has not ended yet"
+    if name in row.after_done:
+        state = "has ended"
+    elif other is None:
+        state = "is not there"
+    elif not other.enabled or other.paused_at is not None:
+        state = f"is {printing.state(other)}"
+    return f"{line(name)} {state}"
 
 
 def _new(row: Schedule, now: datetime) -> _Explanation:

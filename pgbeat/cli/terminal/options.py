@@ -12,7 +12,7 @@ import click
 
 from pgbeat.errors import InvalidJob, InvalidTimetable
 from pgbeat.jobs.preparing import details
-from pgbeat.schedules import AfterOutcome, CatchUp, Overlap
+from pgbeat.schedules import AfterMatch, AfterOutcome, CatchUp, Overlap
 from pgbeat.timetables import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -285,11 +285,18 @@ _OPTIONS = [
     _when("--at", MOMENT, "Once: 2026-12-24T09:00.", "once_at"),
     _when("--rrule", "RULE", "RFC 5545: 'FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9;BYMINUTE=0'."),
     _when("--solar", "EVENT", "'sunset 59.91 10.75': event, latitude, longitude."),
-    _when("--after", "NAME", "Whenever a job of that schedule ends."),
+    _when(
+        "--after", LINES, "Whenever a job of that schedule ends; may be repeated.", metavar="NAME"
+    ),
     _when(
         "--after-outcome",
         click.Choice(get_args(AfterOutcome)),
         "After which outcome of that job; by default completed.",
+    ),
+    _when(
+        "--after-match",
+        click.Choice(get_args(AfterMatch)),
+        "After a job of all of these schedules, or of any; by default all.",
     ),
     _when("--timezone", "ZONE", "The time zone, as Europe/Oslo; by default the app's."),
     _limits("--starts-at", MOMENT, "Not due before."),

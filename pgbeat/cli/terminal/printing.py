@@ -21,6 +21,7 @@ from pgbeat.cli.terminal import tables
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Entry, Tick
+from pgbeat.schedules.timetable_words import upstreams_of
 from pgbeat.timetables import cron_on_one_line
 from pgbeat.timetables import relative as relative
 from pgbeat.timetables import span as span
@@ -346,8 +347,6 @@ def labels(pairs: Mapping[str, str]) -> str:
 
 
 # -- schedules
-#: What the outcome of the upstream job adds to `after`; nothing for the usual.
-_AFTER = {"completed": "", "failed": " (failed)", "finished": " (however it ends)"}
 
 
 def timetable(row: Schedule, default_zone: str | None = None) -> str:
@@ -365,7 +364,8 @@ def timetable(row: Schedule, default_zone: str | None = None) -> str:
     elif row.rrule is not None:
         text = line(row.rrule)
     elif row.after is not None:
-        text = f"after {line(row.after)}{_AFTER.get(row.after_outcome, '')}"
+        how = {"failed": " (failed)", "finished": " (however it ends)"}.get(row.after_outcome, "")
+        text = f"after {line(upstreams_of(row))}{how}"
     zone = row.timezone or default_zone
     return f"{text} ({zone})" if is_local(row) and zone else text
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, get_args
 from django.db import models
 
 from pgbeat.integrations.django import databases, schema
-from pgbeat.schedules import AfterOutcome, CatchUp, Overlap
+from pgbeat.schedules import AfterMatch, AfterOutcome, CatchUp, Overlap
 
 #: The permissions of the console's administrators, and of its viewers. Others of the staff see and
 #: control their own jobs.
@@ -118,8 +118,11 @@ class Schedule(Row):
     once_at = _moment("once at")
     solar = _text(help_text="sunset 59.91 10.75")
     rrule = _text(help_text="FREQ=WEEKLY;BYDAY=MO")
-    after = _text(help_text="another schedule, whose jobs launch this one when they end")
+    after = models.TextField(
+        null=True, blank=True, help_text="a schedule whose jobs launch this one; or several lines"
+    )
     after_outcome = _choice(*get_args(AfterOutcome), default="completed")
+    after_match = _choice(*get_args(AfterMatch), default="all", help_text="of several")
     timezone = _text(verbose_name="time zone", help_text="such as Europe/Oslo; empty: the app's")
     starts_at = _moment("not before")
     ends_at = _moment("not after")

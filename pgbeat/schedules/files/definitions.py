@@ -2,9 +2,10 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from pgbeat.errors import InvalidTimetable
@@ -154,19 +155,18 @@ def unknown(field: str) -> str:
     return f"there is no field {field!r}; {hint or 'there are ' + ', '.join(FIELDS)}"
 
 
-def circles(after: Mapping[str, str | None]) -> Iterator[list[str]]:
-    """Yields the names that come after each other in a circle, each circle once."""
-    seen: set[str] = set()
-    for start in after:
-        path: dict[str, None] = {}
-        name: str | None = start
-        while name is not None and name not in seen:
-            seen.add(name)
-            path[name] = None
-            name = after.get(name)
-        if name in path:
-            names = list(path)
-            yield names[names.index(name) :]
+def circles(after: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
+    """Yields names that come after each other in a circle, until each circle has lost a link."""
+    links = {name: set(names) for name, names in after.items()}
+    while True:
+        try:
+            TopologicalSorter(links).prepare()
+        except CycleError as error:
+            first, *others = names = error.args[1][:0:-1]
+            links[first].discard((others or names)[0])
+            yield names
+        else:
+            return
 
 
 def circular(definitions: Mapping[str, Definition], circle: list[str]) -> Mistake:

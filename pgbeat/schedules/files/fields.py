@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, get_args
 
-from pgbeat.schedules import AfterOutcome, CatchUp, Overlap
+from pgbeat.schedules import AfterMatch, AfterOutcome, CatchUp, Overlap
 from pgbeat.schedules.files.job_policies import Policy
 from pgbeat.schedules.files.kinds import (
     Choice,
@@ -15,6 +15,7 @@ from pgbeat.schedules.files.kinds import (
     Kind,
     Labels,
     Moment,
+    Names,
     Number,
     Switch,
     Text,
@@ -58,10 +59,17 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     ("once_at", Moment(), "When: one time."),
     ("solar", Text("sunset 59.91 10.75"), "When: an event of the sun, latitude, longitude."),
     ("rrule", Text("FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9"), "When: a rule of RFC 5545."),
-    ("after", Text("nightly", 200), "When a job of the schedule of that name has ended."),
+    (
+        "after", Names(Text("nightly", 200)),
+        "When a job of the schedule of that name has ended; it may be a list of names.",
+    ),
     (
         "after_outcome", Choice(get_args(AfterOutcome)),
         "Which end of that job launches; finished is either.", "completed",
+    ),
+    (
+        "after_match", Choice(get_args(AfterMatch)),
+        "After a job of all of them, or of any, since its last decision.", "all",
     ),
     (
         "timezone", Text("Europe/Oslo"),

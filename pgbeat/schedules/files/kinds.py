@@ -10,6 +10,7 @@ from typing import Any
 
 from pgbeat.errors import InvalidTimetable
 from pgbeat.jobs.preparing import details
+from pgbeat.schedules import MOST_UPSTREAMS, upstreams
 from pgbeat.schedules.sync import faithful
 from pgbeat.storable import UNSTORABLE, is_storable
 from pgbeat.timetables import parse_duration
@@ -262,6 +263,31 @@ class Json(Kind):
     def _schema(self) -> dict[str, Any]:
         type_name = "array" if self.kind is list else "object"
         return {"type": type_name, **_examples(self.example)}
+
+
+@dataclass(frozen=True, slots=True)
+class Names(Kind):
+    """One name or a list of several; a row has each on a line of its own."""
+
+    name: Text
+
+    def _read(self, value: Any) -> str:
+        items = upstreams(value) if isinstance(value, str) else value
+        items = items if isinstance(items, list) else [items]
+        names = list(dict.fromkeys(map(self.name.read, items)))
+        if not names:
+            raise ValueError("is empty; leave it out for none")
+        if len(names) > MOST_UPSTREAMS:
+            raise ValueError(f"has {len(names)} names; it may have {MOST_UPSTREAMS}")
+        return "\n".join(names)
+
+    def _plain(self, value: str) -> str | list[str]:
+        names = upstreams(value)
+        return names if len(names) > 1 else value
+
+    def _schema(self) -> dict[str, Any]:
+        name = self.name.schema()
+        return {"anyOf": [name, {"type": "array", "items": name, "maxItems": MOST_UPSTREAMS}]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from sqlalchemy import ARRAY, Connection, Row, Text, bindparam, func, or_, selec
 
 from pgbeat.database.missing import not_found
 from pgbeat.database.tables import lanes, schedules, templates
+from pgbeat.schedules import upstreams
 from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.files.definitions import Definition, circles, circular, has_template
 from pgbeat.schedules.files.documents import Mistake
@@ -51,8 +52,8 @@ class Plan:
     unchanged: int = 0
     #: The rows that were found.
     rows: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    #: The schedule that each of the namespace comes after; empty if none of the file's does.
-    after: dict[str, str | None] = field(default_factory=dict, compare=False, repr=False)
+    #: The schedules that each of the namespace comes after; empty if none of the file's does.
+    after: dict[str, list[str]] = field(default_factory=dict, compare=False, repr=False)
     #: Those that stay as they are, but whose `file_definition` changes.
     noted: list[str] = field(default_factory=list, compare=False, repr=False)
     #: Names of things that won't exist, and circles of `after`.
@@ -191,8 +192,8 @@ def _wrong_names(connection: Connection, file: File, plan: Plan) -> list[Mistake
     if any(d.values["after"] is not None for d in applied.values()):
         removed = set(plan.removed)
         rows = connection.execute(_AFTER, {"namespace": plan.namespace})
-        plan.after = {row.name: row.after for row in rows if row.name not in removed}
-        plan.after |= {name: definition.values["after"] for name, definition in applied.items()}
+        plan.after = {r.name: upstreams(r.after) for r in rows if r.name not in removed}
+        plan.after |= {name: upstreams(d.values["after"]) for name, d in applied.items()}
         mistakes.extend(_missing("after", applied, {*plan.after, *file.unfit}))
         closed = [circle for circle in circles(plan.after) if applied.keys() & {*circle}]
         mistakes.extend(circular(applied, circle) for circle in closed)
@@ -217,6 +218,7 @@ def _missing(
 ) -> Iterator[Mistake]:
     noun = "schedule" if field == "after" else field
     for definition in definitions.values():
-        name = definition.values[field]
-        if name is not None and name not in there:
+        for name in upstreams(definition.values[field]):
+            if name in there:
+                continue
             yield definition.mistake(field, f"{field}: {not_found(noun, name, there)}")

@@ -9,6 +9,7 @@ from typing import Any
 from pgbeat.errors import ConfigError, InvalidCalendar, InvalidInput, InvalidSchedule, Problem
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.names import name_problem
+from pgbeat.schedules import upstreams
 from pgbeat.schedules.calendars.definitions import parse as parse_calendar
 from pgbeat.schedules.files import json_documents
 from pgbeat.schedules.files.definitions import (
@@ -146,7 +147,7 @@ class _Reader:
             self._define(name, key, *self._fields(name, node, is_item=_is_item(node, key)))
         for name, node, key in self._named(top, "schedulers"):
             self._read_function(name, node, key)
-        after = {name: item.values["after"] for name, item in self._definitions.items()}
+        after = {name: upstreams(item.values["after"]) for name, item in self._definitions.items()}
         for circle in circles(after):
             self._notes.mistakes.append(circular(self._definitions, circle))
         return File(label, self._namespace(top), self._definitions, self._calendars(top))

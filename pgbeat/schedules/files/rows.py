@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from graphlib import TopologicalSorter
 from typing import Any
 
 from sqlalchemy import (
@@ -83,27 +84,20 @@ def apply(connection: Connection, file: File, plan: Plan) -> None:
 
 
 def _in_order(plan: Plan) -> Iterator[list[str]]:
-    """Returns the names in steps; a schedule comes in a later step than the one that it is after.
+    """Returns the names in steps; a schedule comes in a later step than those that it is after.
 
     So there is never a circle in the database, not even between two steps.
     """
     touched = dict.fromkeys((*plan.added, *plan.changed, *plan.adopted))
     moved = {n for n, changes in plan.changed.items() if any(c.field == "after" for c in changes)}
     moved.update(plan.added)
-    depths: dict[str | None, int] = {}
-    for name in touched:
-        path: dict[str, None] = {}
-        link: str | None = name
-        while link is not None and link not in depths and link not in path:
-            path[link] = None
-            link = plan.after.get(link)
-        depth = depths.get(link, 0)
-        for link in reversed(path):
-            depth += link in moved
-            depths[link] = depth
+    depths: dict[str, int] = {}
+    for name in TopologicalSorter(plan.after).static_order():
+        before = max((depths[other] for other in plan.after.get(name, ())), default=0)
+        depths[name] = before + (name in moved)
     steps: defaultdict[int, list[str]] = defaultdict(list)
     for name in touched:
-        steps[depths[name]].append(name)
+        steps[depths.get(name, 0)].append(name)
     return (steps[depth] for depth in sorted(steps))
 
 

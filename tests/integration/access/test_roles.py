@@ -204,6 +204,28 @@ def test_what_a_profile_may_not(
 # ----- what each may do
 
 
+def test_a_worker_ends_a_job_whatever_follows_it(
+    sql: Sql, with_profile: Callable[[Profile], Role]
+) -> None:
+    """The schedule waits for it, is stale, and others come after it."""
+    key = make_schedule(sql, fresh_within="1 hour", overlap="queue_one")
+    make_schedule(sql, "one", after="s", fresh_within="1 hour", overlap="queue_one")
+    make_schedule(sql, "several", after="s\nother")
+    job_id = make_job(sql, "running", schedule_id=key)
+    sql(
+        "UPDATE pgbeat.schedules SET stale_since = now(), waiting_for = %s WHERE id = %s",
+        job_id,
+        key,
+    )
+    with psycopg.connect(with_profile("worker").dsn) as connection:
+        connection.execute(
+            "UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() WHERE id = %s",
+            [job_id],
+        )
+    after = sql("SELECT stale_since, upstream_ended, after_done FROM pgbeat.schedules ORDER BY id")
+    assert after == [(None, 1, []), (None, 1, ["s"]), (None, 0, ["s"])]
+
+
 def test_a_beat_prunes_the_audit_but_for_the_last_day(
     database: str, sql: Sql, with_profile: Callable[[Profile], Role]
 ) -> None:

@@ -10,8 +10,9 @@ from celery.beat import BeatLazyFunc
 from celery.schedules import crontab, schedule
 from sqlalchemy import Connection
 
-from pgbeat.errors import InvalidSchedule
-from pgbeat.schedules import entries, sync
+from pgbeat.database import connections
+from pgbeat.errors import ConfigError, InvalidSchedule
+from pgbeat.schedules import entries, sync, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.sync import CodeEntry
 from tests.support.command_line import Sql
@@ -105,6 +106,42 @@ def test_other_names_are_made_to_fit_each_in_its_own_way(
     for row in schedules.listing(connection):
         assert len(row.name) <= 200
         assert entries.code_arguments(app, row, {})[0] == row.args
+
+
+def test_an_entry_may_have_more_than_celery_s(app: Celery, connection: Connection) -> None:
+    """A person's value stays where the entry has none."""
+    app.conf.beat_schedule = {
+        "a": {"task": TASK, "schedule": 60, "fresh_within": timedelta(hours=1)},
+        "b": {"task": TASK, "schedule": 60},
+        "s": {"task": TASK, "after": ("a", "b"), "after_match": "any", "fresh_within": "2 days"},
+    }
+    apply(connection, entries.from_app(app, {}))
+    with connections.transaction(connection):
+        writes.edit(connection, "b", fresh_within=timedelta(hours=3))
+    assert apply(connection, entries.from_app(app, {})) == sync.SyncChanges()
+    app.conf.beat_schedule["a"]["fresh_within"] = 7200
+    assert apply(connection, entries.from_app(app, {})).changed == ["a"]
+    a, b, s = schedules.listing(connection)
+    limits = [timedelta(hours=2), timedelta(hours=3), timedelta(days=2)]
+    assert [row.fresh_within for row in (a, b, s)] == limits
+    assert (s.after, s.after_match, s.after_outcome) == ("a\nb", "any", "completed")
+    assert s.timetable("UTC") is not None
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"task": TASK, "after": "a", "schedule": 5}, "needs a task, and a schedule or after"),
+        ({"task": TASK}, "needs a task, and a schedule or after"),
+        ({"task": TASK, "schedule": 5, "fresh_within": 0}, "fresh_within is 0.*; it must be"),
+        ({"task": TASK, "after": ["a", 5]}, "after is 5, which is no text"),
+        ({"task": TASK, "after": ["a", "s"]}, "after goes in a circle: s after s"),
+    ],
+)
+def test_an_entry_that_is_wrong(app: Celery, entry: dict[str, Any], message: str) -> None:
+    app.conf.beat_schedule = {"s": entry}
+    with pytest.raises(ConfigError, match=message):
+        entries.from_app(app, {})
 
 
 def test_a_periodic_task_is_named_after_its_call(beat: Beat, app: Celery, sql: Sql) -> None:

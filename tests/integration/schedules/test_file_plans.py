@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from pgbeat.database import connections
 from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules.files import File, InvalidFile, plans, read, rows
+from pgbeat.schedules.files import File, InvalidFile, exports, plans, read, rows
 from pgbeat.schedules.files.fields import FIELDS, plain
 from tests.support.command_line import Sql
 from tests.support.rows import make_lane, make_schedule, make_template, unit_on
@@ -347,6 +347,28 @@ def test_circles_through_rows_made_elsewhere(connection: Connection) -> None:
     assert refused(connection, "schedules: {a: {task: t, after: theirs}}") == [
         "1:33: a: after goes in a circle: a after theirs after a"
     ]
+
+
+def test_a_schedule_may_come_after_several(connection: Connection) -> None:
+    text = """
+schedules:
+  s: {task: t, after: [b, a, b], after_match: any}
+  a: {task: t, after: [b]}
+  b: {task: t, every: 5, fresh_within: 2 days}
+"""
+    assert synced(connection, text).added
+    assert not synced(connection, text)
+    rows = {row.name: row for row in schedules.listing(connection)}
+    assert (rows["s"].after, rows["s"].after_match, rows["a"].after) == ("b\na", "any", "b")
+    assert rows["b"].fresh_within == timedelta(days=2)
+    document = exports.document(schedules.listing(connection), [])
+    assert document["schedules"]["s"]["after"] == ["b", "a"]
+    turned = text.replace("every: 5", "after: [a, s]").replace("after: [b]", "every: 5")
+    assert synced(connection, turned.replace("[b, a, b]", "a")).changed.keys() == {"s", "a", "b"}
+    assert refused(connection, turned.replace("[b, a, b]", "[a, b]")) == [
+        "3:23: s: after goes in a circle: s after b after s"
+    ]
+    assert refused(connection, text.replace("[b, a, b]", "[b, zzz]")) == ["3:23: s: after"]
 
 
 def test_who_comes_after_whom_may_be_turned_round(connection: Connection) -> None:

@@ -231,7 +231,7 @@ def test_an_entry_needs_a_task_and_a_schedule(plain: Celery, missing: str) -> No
     del fields[missing]
     with pytest.raises(ConfigError) as raised:
         entries.code_entry(plain, "s", fields)
-    assert str(raised.value) == "beat_schedule['s']: it needs a task and a schedule"
+    assert str(raised.value) == "beat_schedule['s']: it needs a task, and a schedule or after"
 
 
 def test_a_schedule_entry_is_as_good_as_a_mapping(plain: Celery) -> None:

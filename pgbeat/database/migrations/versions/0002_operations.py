@@ -22,6 +22,7 @@ PARTS = (
     "roles",
     "results",
     "freshness",
+    "upstreams",
     "job_ends",
     "cron_lines",
     "webhook_formats",

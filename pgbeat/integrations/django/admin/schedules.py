@@ -17,7 +17,7 @@ from pgbeat.timetables import cron_on_one_line, span
 
 _ABOUT = ("description", "owner", "labels", "metadata")
 _WHAT = ("task", "args", "kwargs", "condition_sql", "job_policy")
-_BOUNDS = ("starts_at", "ends_at", "max_runs", "jitter", "calendar", "after_outcome")
+_BOUNDS = ("starts_at", "ends_at", "max_runs", "jitter", "calendar", "after_outcome", "after_match")
 _BETWEEN = ("overlap", "catch_up", "catch_up_limit", "grace", "min_interval")
 _FAILS = (
     "max_retries",
@@ -130,7 +130,9 @@ class ScheduleAdmin(Page):
             if name == "cron" and value is not None:
                 return cron_on_one_line(str(value))
             if value is not None:
-                text = span(value, units=4) if name == "every" else str(value)
+                text = (
+                    span(value, units=4) if name == "every" else ", ".join(str(value).split("\n"))
+                )
                 return f"{name.replace('_at', '')} {text}"
         return "in the app's code"
 

@@ -44,6 +44,7 @@ class ForecastAfter(BaseModel):
     schedule: str
     after: str
     after_outcome: str
+    after_match: str
 
 
 class SchedulesForecast(BaseModel):

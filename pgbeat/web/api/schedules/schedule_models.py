@@ -5,11 +5,18 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import Path
-from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    WithJsonSchema,
+)
 
 from pgbeat.jobs.rows.model import State
 from pgbeat.monitoring.schedule_health import MEANINGS, Code, Health, Severity
-from pgbeat.schedules import AfterOutcome, CatchUp, Overlap, ticks
+from pgbeat.schedules import AfterMatch, AfterOutcome, CatchUp, Overlap, ticks
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Outcome, Trigger
 from pgbeat.views import schedules as views
@@ -30,6 +37,21 @@ from pgbeat.web.api.jobs.job_models import ExecutionFigures
 Name = Annotated[str, Path(max_length=200, examples=["category_refresh"])]
 
 
+#: A name, or several, each of which becomes a line.
+Names = Annotated[
+    str,
+    BeforeValidator(lambda value: "\n".join(value) if _is_texts(value) else value),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+        mode="validation",
+    ),
+]
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
 class ScheduleFields(Body):
     """A schedule's fields, with one of cron, every, once_at, solar, rrule and after."""
 
@@ -45,8 +67,11 @@ class ScheduleFields(Body):
     once_at: AwareDatetime | None = None
     solar: str | None = Field(None, examples=["sunset 59.91 10.75"])
     rrule: str | None = Field(None, examples=["FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0"])
-    after: str | None = Field(None, description="The schedule whose jobs it follows.")
+    after: Names | None = Field(
+        None, description="The schedule whose jobs it follows, or several: a list, or lines."
+    )
     after_outcome: AfterOutcome | None = None
+    after_match: AfterMatch | None = None
     timezone: str | None = Field(None, examples=["Europe/Oslo"])
     starts_at: AwareDatetime | None = None
     ends_at: AwareDatetime | None = None

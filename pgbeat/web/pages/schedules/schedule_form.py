@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from pgbeat.schedules import AfterOutcome, CatchUp, Overlap, checked
+from pgbeat.schedules import AfterMatch, AfterOutcome, CatchUp, Overlap, checked
 from pgbeat.schedules.model import TIMETABLES, Schedule
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import FormField, FormSection, Mistakes, choice, wide
@@ -24,8 +24,9 @@ _WHEN = (
         "timetable",
         "Timetable",
         "long",
-        "cron: 0 */6 * * *, or several lines – every: 15 min – once_at: 2026-12-24T18:00:00Z – "
-        "solar: sunset 59.91 10.75 – rrule: FREQ=WEEKLY;BYDAY=MO – after: another schedule",
+        "cron: 0 */6 * * * – every: 15 min – once_at: 2026-12-24T18:00:00Z – solar: sunset 59.91 "
+        "10.75 – rrule: FREQ=WEEKLY;BYDAY=MO – after: another schedule; cron and after may have "
+        "several lines",
     ),
     FormField("timezone", "Time zone", hint="such as Europe/Oslo; empty: the app's"),
 )
@@ -34,6 +35,7 @@ _BOUNDS = (
     FormField("ends_at", "Not after", "moment", "UTC"),
     FormField("max_runs", "Maximum runs", "number", "then it is done"),
     choice("after_outcome", "After another schedule: when its job has", get_args(AfterOutcome)),
+    choice("after_match", "After several: a job of", get_args(AfterMatch)),
 )
 _WHAT = (
     job_fields.TASK,
@@ -103,6 +105,7 @@ START = {
     "state": "active",
     "kind": "cron",
     "after_outcome": "completed",
+    "after_match": "all",
     "overlap": "allow",
     "catch_up": "latest",
 }

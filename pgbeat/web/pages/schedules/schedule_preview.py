@@ -21,7 +21,9 @@ from pgbeat.web.pages.schedules import schedule_form
 router = APIRouter(route_class=PageRoute)
 
 #: Fields that say when it is due.
-_WHEN = ("kind", "timetable", "timezone", "starts_at", "ends_at", "calendar", "after_outcome")
+_WHEN = ("kind", "timetable", "timezone", "starts_at", "ends_at", "calendar", "after_outcome",
+    "after_match",
+)  # fmt: skip
 #: Labels of the form's fields by name.
 LABELS = {field.name: field.label for field in (*schedule_form.NEW, *schedule_form.FIELDS)}
 

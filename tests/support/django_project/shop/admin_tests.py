@@ -74,6 +74,7 @@ START = {
     "initial-metadata": "{}",
     "launcher": "GenericLauncher",
     "after_outcome": "completed",
+    "after_match": "all",
     "overlap": "allow",
     "catch_up": "latest",
     "catch_up_limit": "100",

@@ -10,10 +10,8 @@ DECLARE
     outcome       text := NEW.state;
     waits         boolean;
     is_stale      boolean;
-    is_upstream   CONSTANT boolean := EXISTS (
-        SELECT FROM pgbeat.schedules d JOIN pgbeat.schedules s
-            ON d.namespace = s.namespace AND d.after = s.name
-         WHERE s.id = NEW.schedule_id);
+    followers     CONSTANT bigint[] := ARRAY(
+        SELECT f.id FROM pgbeat.followers(NEW.schedule_id) AS f (id));
     has_check_ins CONSTANT boolean := EXISTS (
         SELECT FROM pgbeat.webhooks WHERE schedule_id = NEW.schedule_id);
 BEGIN
@@ -32,7 +30,7 @@ BEGIN
                next_run = clock_timestamp()
          WHERE id = NEW.schedule_id AND waiting_for IS NOT NULL;
     END IF;
-    IF NEW.run_key IS NOT NULL AND (is_upstream OR has_check_ins) THEN
+    IF NEW.run_key IS NOT NULL AND (followers <> '{}' OR has_check_ins) THEN
         outcome := pgbeat.joint_outcome(NEW);
         IF outcome IS NULL THEN
             RETURN NULL;
@@ -42,12 +40,16 @@ BEGIN
         PERFORM pgbeat.check_in(NEW.schedule_id, NEW.trigger, NEW.due_at,
             CASE WHEN outcome IN ('completed', 'skipped') THEN 'ok' ELSE 'fail' END);
     END IF;
-    IF is_upstream THEN
+    IF followers <> '{}' THEN
+        -- In the order of ids, as other writers of many rows lock them.
+        PERFORM FROM pgbeat.schedules WHERE id = ANY (followers) ORDER BY id FOR NO KEY UPDATE;
         UPDATE pgbeat.schedules d
-           SET upstream_ended = d.upstream_ended + 1,
-               next_run = coalesce(d.next_run, clock_timestamp())
+           SET after_done = array_remove(d.after_done, s.name) || s.name,
+               upstream_ended = d.upstream_ended + pgbeat.is_due_after(d, s.name)::integer,
+               next_run = CASE WHEN pgbeat.is_due_after(d, s.name)
+                               THEN coalesce(d.next_run, clock_timestamp()) ELSE d.next_run END
           FROM pgbeat.schedules s
-         WHERE s.id = NEW.schedule_id AND d.namespace = s.namespace AND d.after = s.name
+         WHERE s.id = NEW.schedule_id AND d.id = ANY (followers)
            AND d.enabled AND d.paused_at IS NULL
            AND (outcome = d.after_outcome
                 OR d.after_outcome = 'finished' AND outcome IN ('completed', 'failed'));
@@ -58,8 +60,7 @@ BEGIN
                    s.name, NEW.id,
                    CASE outcome WHEN 'completed' THEN 'completed' WHEN 'failed' THEN 'failed'
                    ELSE CASE WHEN NEW.run_key IS NULL THEN 'was ' ELSE 'were ' END || outcome END)
-          FROM pgbeat.schedules s JOIN pgbeat.schedules d
-               ON d.namespace = s.namespace AND d.after = s.name
+          FROM pgbeat.schedules s JOIN pgbeat.schedules d ON d.id = ANY (followers)
          WHERE s.id = NEW.schedule_id AND d.enabled AND d.paused_at IS NULL
            AND outcome <> d.after_outcome
            AND NOT (d.after_outcome = 'finished' AND outcome IN ('completed', 'failed'));
