@@ -1,3 +1,7 @@
-"""Adds pgbeat's broker and links to its console to Flower: `import pgbeat.flower`."""
+"""Adds pgbeat's history, broker and links to its console to Flower: `import pgbeat.flower`.
 
-import pgbeat.integrations.flower  # noqa: F401
+`celery flower` imports it by itself.
+"""
+
+import pgbeat.integrations.flower
+import pgbeat.integrations.flower_history  # noqa: F401

@@ -25,6 +25,7 @@ def connect() -> None:
     _once_imported("celery.app.base", _follow_celery)
     _once_imported("celery.apps.beat", _follow_beat_programs)
     _once_imported("pgbeat.beat.signals", _follow_beats)
+    _once_imported("flower.command", _follow_flower)
 
 
 def _once_imported(name: str, act: Callable[[Any], None]) -> None:
@@ -265,6 +266,22 @@ def connect_integrations(**kwargs: Any) -> None:
 
     launchers.connect()
     sentry.connect()
+
+
+# ----- Flower
+
+
+def _follow_flower(commands: Any) -> None:
+    """Equips Flower when its command starts: Celery imports the command for each of its own."""
+    run = commands.flower.callback
+
+    @wraps(run)
+    def run_with_history(*args: Any, **kwargs: Any) -> Any:
+        from pgbeat import flower  # noqa: F401
+
+        return run(*args, **kwargs)
+
+    commands.flower.callback = run_with_history
 
 
 # ----- what the broker needs

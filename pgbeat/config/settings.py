@@ -155,6 +155,8 @@ class Settings:
     web_url: str = _setting("", readers.WEB_URL)
     #: URL of Flower, for links to it.
     web_flower_url: str = _setting("", readers.WEB_URL)
+    #: How many of the newest executions Flower shows when it starts; 0: none.
+    flower_history: int = _setting(1000, readers.number(0, highest=100_000, whole=True))
 
     @property
     def leader_key(self) -> int:

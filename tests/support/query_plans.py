@@ -241,6 +241,9 @@ QUERIES: dict[str, Query] = {
     ),
     "people: a job by the beginning of its id": Query(_find),
     "people: a job's executions": Query(lambda w, c: executions.of_job(c, w.job(7))),
+    "people: the newest executions of all": Query(
+        lambda w, c: executions.of_all(c, "default", limit=1000), 10_000, 60_000
+    ),
     "people: jobs, two pages": _listing(),
     "people: jobs of a state": _listing(state="failed"),
     "people: jobs of a rare state": _listing(state="paused"),

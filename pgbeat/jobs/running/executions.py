@@ -267,14 +267,8 @@ NEWEST = """
                     ORDER BY number DESC LIMIT 10) AS recorded
      ORDER BY started_at DESC, number DESC LIMIT 1
 """
-_NEWEST = text(
-    sql.load(
-        "executions.sql",
-        "newest",
-        columns=", ".join(f"e.{name}" for name in Execution._fields),
-        newest=NEWEST,
-    )
-)
+_E_COLUMNS = ", ".join(f"e.{name}" for name in Execution._fields)
+_NEWEST = text(sql.load("executions.sql", "newest", columns=_E_COLUMNS, newest=NEWEST))
 
 
 def newest(connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, Execution]:
@@ -283,3 +277,26 @@ def newest(connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, Exec
         return {}
     rows = connection.execute(_NEWEST, {"ids": [str(job_id) for job_id in job_ids]})
     return {row.job_id: Execution(*row) for row in rows}
+
+
+class TaskRun(NamedTuple):
+    """An execution, with what its job was called with."""
+
+    execution: Execution
+    task: str
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
+    root_id: UUID | None
+    parent_id: UUID | None
+    #: Whether the job has ended.
+    has_ended: bool
+
+
+_OF_ALL = text(sql.load("executions.sql", "of_all", columns=_E_COLUMNS))
+
+
+def of_all(connection: Connection, namespace: str, *, limit: int) -> list[TaskRun]:
+    """Returns the newest executions of all jobs, the newest first."""
+    rows = connection.execute(_OF_ALL, {"namespace": namespace, "limit": limit})
+    width = len(Execution._fields)
+    return [TaskRun(Execution(*row[:width]), *row[width:]) for row in rows]
