@@ -1,4 +1,4 @@
-"""Adds pgbeat's queues and jobs to Flower: `import pgbeat.flower` in flowerconfig.py.
+"""Adds pgbeat's queues, and links to jobs, to Flower.
 
 Its Broker page knows the queues of `pgbeat+postgresql://`, and a task's page links to its job in
 the console, if `pgbeat_web_url` says where that is. Everything else works as it is.

@@ -28,7 +28,7 @@ from tests.support.processes import ROOT
 NEEDS = {
     "asyncio": ["pgbeat.worker.finishing.async_finish"],
     "django": ["pgbeat.integrations.django."],
-    "flower": ["pgbeat.flower", "pgbeat.integrations.flower"],
+    "flower": ["pgbeat.flower", "pgbeat.integrations.flower", "pgbeat.integrations.flower_history"],
     "metrics": [
         "pgbeat.monitoring.metrics.exporter",
         "pgbeat.monitoring.metrics.families",

@@ -78,7 +78,6 @@ def started(
 ) -> Iterator[tuple[Processes, str, str]]:
     """Starts a worker, a beat, a web process and Flower at debug; yields the addresses of two."""
     (tmp_path / "passwords_app.py").write_text(APP)
-    (tmp_path / "flowerconfig.py").write_text("import pgbeat.flower\n")
     processes.env |= {
         "SECRET_DSN": secret_dsn,
         "PYTHONPATH": str(tmp_path),

@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from tests.support.processes import Process, Processes, until
+from tests.support.processes import ROOT, Process, Processes, until
 
 WORKER = "flower@tests"
 #: What each task of `APP` that was sent comes to, by what `send` calls it.
@@ -143,6 +143,17 @@ class Flower(Pages):
         """Ends it, as a service manager does."""
         self.process.terminate()
         self.process.wait(30)
+
+
+def with_worker(processes: Processes, database: str) -> Flower:
+    """Starts a worker; returns a Flower of the same app that is not started yet."""
+    (processes.folder / "flower_app.py").write_text(APP)
+    url = f"pgbeat+{database}"
+    path = f"{processes.folder}:{ROOT}"
+    processes.env |= {"BROKER": url, "BACKEND": url, "PYTHONPATH": path}
+    worker = processes.celery("worker", "-c", "3", "-n", WORKER, "-l", "INFO", app="flower_app")
+    worker.says("ready", 90)
+    return Flower(processes, "flower_app")
 
 
 def free_port() -> int:

@@ -30,6 +30,8 @@ CLASSES = (
     "broker.transport.transport:Transport",
     "integrations.flower:PostgresBroker",
     "integrations.flower:TaskPage",
+    "integrations.flower_history:Receiver",
+    "integrations.flower_history:TaskEvents",
     "results.backend:ResultBackend",
     "results.waiting:ResultConsumer",
 )

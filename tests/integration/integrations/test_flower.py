@@ -2,11 +2,8 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +14,10 @@ import pytest
 from pgbeat.config import Settings, postgres_url
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
+from tests.support.flower import WORKER, Pages, free_port
 from tests.support.processes import Process, until
 from tests.support.rows import make_job
 
-WORKER = "flower@tests"
 CONSOLE = "https://console.example.com/a&b/"
 APP = """
 import os, time
@@ -39,11 +36,12 @@ def nap(seconds):
 """
 
 
-class Flower:
-    """A Flower process, and requests to it."""
+class Flower(Pages):
+    """Requests to Flower, beside a command line."""
 
     def __init__(self, port: int, env: dict[str, str], folder: Path) -> None:
-        self._base, self._env, self._folder = f"http://127.0.0.1:{port}", env, folder
+        super().__init__(f"http://127.0.0.1:{port}")
+        self._env, self._folder = env, folder
 
     def submit(self, task: str, args: str) -> str:
         """Makes a job; returns its id."""
@@ -66,22 +64,6 @@ class Flower:
         )
         return str(json.loads(made.stdout)["id"])
 
-    def ask(self, path: str, data: dict[str, Any] | bytes | None = None) -> tuple[int, str]:
-        """Returns status and text; posts a mapping as JSON, bytes as a form."""
-        body = json.dumps(data).encode() if isinstance(data, dict) else data
-        request = urllib.request.Request(self._base + path, body)  # noqa: S310
-        try:
-            with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    def json(self, path: str, data: dict[str, Any] | bytes | None = None) -> Any:
-        """Returns the text of a successful answer."""
-        status, body = self.ask(path, data)
-        assert status == 200, f"{path}: {status} {body[:300]}"
-        return json.loads(body)
-
 
 @pytest.fixture
 def flower(database: str, tmp_path: Path) -> Any:
@@ -96,9 +78,7 @@ def flower(database: str, tmp_path: Path) -> Any:
         "PGBEAT_WEB_URL": CONSOLE,
         "PYTHONPATH": str(tmp_path),
     }
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
 
     def start(name: str, *arguments: str) -> Process:
         command = [sys.executable, "-m", "celery", "-A", "flower_app", *arguments]
@@ -110,14 +90,8 @@ def flower(database: str, tmp_path: Path) -> Any:
         worker.says("ready")
         asked = Flower(port, env, tmp_path)
 
-        def is_up() -> bool:
-            try:
-                return asked.ask("/healthcheck")[0] == 200
-            except OSError:
-                assert pages.poll() is None, pages.output
-                return False
-
-        until(is_up)
+        until(lambda: asked.is_up() or pages.poll() is not None)
+        assert pages.poll() is None, pages.output
         until(lambda: WORKER in asked.json("/api/workers?refresh=1"))
         yield asked
     finally:

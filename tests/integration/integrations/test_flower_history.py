@@ -1,4 +1,4 @@
-"""Flower's tasks from the history: which events an execution was, and which of them Flower lacks."""
+"""Flower's tasks from the history: the events that executions were, and which Flower lacks."""
 
 import threading
 from collections.abc import Iterator
@@ -79,7 +79,7 @@ def test_an_execution_is_the_events_that_it_was(
     )
     [(task_id, history)] = read(connection).items()
     assert (task_id, kinds(history)) == (job, ["received", "started", *end])
-    received, started, *rest = history
+    received, _, *rest = history
     assert (received["name"], received["args"]) == ("jobs.add", "(1, [2])")
     assert (received["kwargs"], received["retries"]) == ("{'x': 'y'}", 2)
     [(began, ended)] = sql("SELECT started_at, finished_at FROM pgbeat.executions")
