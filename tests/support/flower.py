@@ -142,7 +142,7 @@ class Flower(Pages):
     def stop(self) -> None:
         """Ends it, as a service manager does."""
         self.process.terminate()
-        self.process.wait(30)
+        self.process.wait(120)
 
 
 def with_worker(processes: Processes, database: str) -> Flower:

@@ -218,10 +218,12 @@ def test_a_database_that_is_away_is_read_later(
     proxy.mend()
     runner = threading.Thread(target=loop.start)
     runner.start()
-    until(lambda: job in flower.state.tasks.data)
-    loop.add_callback(loop.stop)
-    runner.join()
-    proxy.close()
+    try:
+        until(lambda: job in flower.state.tasks.data)
+    finally:
+        loop.add_callback(loop.stop)
+        runner.join()
+        proxy.close()
     assert flower.state.tasks[job].state == "SUCCESS"
 
 
