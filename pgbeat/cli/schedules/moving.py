@@ -21,6 +21,7 @@ from pgbeat.schedules import entries, sync, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.importers import (
     celery_file,
+    databases,
     django_celery_beat,
     periodic_tasks,
     plan,
@@ -156,7 +157,7 @@ def sqlalchemy_command(
 def _import_tables(
     target: Target, beat: str, url: Any, tasks: Any, *, timezone: str | None, **how: bool
 ) -> None:
-    place = periodic_tasks.place(url)
+    place = databases.place(url)
     inventory = periodic_tasks.inventory(beat, place, tasks, timezone=timezone or "UTC")
     _import(target, beat, inventory, **how)
 

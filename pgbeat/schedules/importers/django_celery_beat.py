@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy.engine import URL
 
-from pgbeat.schedules.importers import periodic_tasks
+from pgbeat.schedules.importers import databases, periodic_tasks
 from pgbeat.schedules.importers.periodic_tasks import KINDS
 
 BEAT = "django-celery-beat"
@@ -13,7 +13,7 @@ _APP = "django_celery_beat"
 
 def read(url: str | URL, schema: str | None = None) -> list[dict[str, Any]]:
     """Returns all its tasks, with their schedules. Raises `PgbeatError`."""
-    with periodic_tasks.connected(url) as connection:
+    with databases.connected(url) as connection:
         tasks = periodic_tasks.reflected(connection, schema, f"{_APP}_periodictask")
         schedules = {}
         for kind in KINDS:

@@ -3,14 +3,14 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.broker.publishing.publisher import check_options
-from pgbeat.errors import InvalidSchedule
+from pgbeat.errors import InvalidSchedule, PgbeatError
 from pgbeat.jobs.preparing import placeholders
 from pgbeat.schedules.entries import row_name, told_apart
 from pgbeat.schedules.importers.timetables import Unmovable, When
@@ -22,7 +22,10 @@ CLEANUP = "celery.backend_cleanup"
 
 
 #: The schedulers whose schedules are imported.
-BEATS = ("Celery", "RedBeat", "django-celery-beat", "sqlalchemy-celery-beat")
+BEATS = (
+    "Celery", "RedBeat", "django-celery-beat", "sqlalchemy-celery-beat",
+    "APScheduler", "cron", "Kubernetes", "pg_cron",
+)  # fmt: skip
 
 
 def disabled_in(beat: str) -> str:
@@ -40,7 +43,8 @@ class Arrival:
 
     #: Its name there.
     origin: str
-    #: Columns that say what is launched: task, args, kwargs, options, queue, ends_at, max_runs.
+    #: Columns that say what is launched: task, args, kwargs, options, queue, ends_at, max_runs;
+    #: and policies, if the other store has them. All arrivals of a store have the same.
     what: Mapping[str, Any]
     when: When
     #: When it was launched last, as far as its store knows.
@@ -58,6 +62,10 @@ class Arrival:
     from_code: bool = False
     #: How the row differs from the original.
     remarks: tuple[str, ...] = ()
+
+
+#: What reading a schedule raises that isn't shaped as its scheduler makes it.
+_MALFORMED = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,18 @@ class Inventory:
     refusals: list[Unimportable] = field(default_factory=list)
     #: Remarks on the store as a whole.
     notes: list[str] = field(default_factory=list)
+    #: How people stop it; `None` for "stop" and its name.
+    stop: str | None = None
+
+    def take(self, make: Callable[..., Arrival], origin: str, *args: Any) -> None:
+        """Adds the arrival that `make(origin, *args)` returns, or why it can't be made."""
+        try:
+            self.arrivals.append(make(origin, *args))
+        except (Unmovable, PgbeatError) as error:
+            self.refusals.append(Unimportable(origin, str(error)))
+        except _MALFORMED as error:
+            reason = f"it can't be read: {type(error).__name__}: {error}"
+            self.refusals.append(Unimportable(origin, reason))
 
 
 def names(origins: Iterable[str]) -> dict[str, str]:
@@ -93,6 +113,15 @@ def names(origins: Iterable[str]) -> dict[str, str]:
         origin: name if name == origin or count[name] == 1 else told_apart(name, origin).strip()
         for origin, name in cleaned.items()
     }
+
+
+def origins(owned: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns the names of schedules, each with its owner; before it the owner, if several have it.
+
+    So a name in another namespace, or of another user, is told apart.
+    """
+    count = Counter(name for _, name in owned)
+    return [name if count[name] == 1 else f"{owner}/{name}" for owner, name in owned]
 
 
 def _cleaned(origin: str) -> str:

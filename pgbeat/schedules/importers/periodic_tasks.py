@@ -1,32 +1,15 @@
 """Reads the tables that django-celery-beat and sqlalchemy-celery-beat have in common."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Float,
-    FromClause,
-    MetaData,
-    Table,
-    create_engine,
-    select,
-)
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchTableError
-from sqlalchemy.pool import NullPool
+from sqlalchemy import ColumnElement, Connection, Float, FromClause, Table, select
 from sqlalchemy.schema import Column
 
-from pgbeat import config
-from pgbeat.database import connections
-from pgbeat.errors import ConfigError, PgbeatError
 from pgbeat.jobs.preparing.details import LONGEST_DESCRIPTION
-from pgbeat.schedules.importers import imported, timetables
+from pgbeat.schedules.importers import databases, imported, timetables
 from pgbeat.schedules.importers.timetables import Unmovable, When
 from pgbeat.timetables import zone
 
@@ -34,71 +17,11 @@ from pgbeat.timetables import zone
 KINDS = ("crontab", "interval", "solar", "clocked")
 
 
-@contextmanager
-def connected(url: str | URL) -> Iterator[Connection]:
-    """Yields a connection to any database that SQLAlchemy can open.
-
-    Raises `PgbeatError`, also for errors of the database in the block.
-    """
-    parsed = _parsed(url)
-    try:
-        if config.is_postgres(parsed.render_as_string(hide_password=False)):
-            engine = connections.engine(
-                parsed.set(drivername="postgresql+psycopg"), "pgbeat import"
-            )
-        else:
-            engine = create_engine(parsed, poolclass=NullPool, hide_parameters=True)
-        with engine.connect() as connection:
-            yield connection
-    except ArgumentError as error:
-        raise ConfigError(f"the URL {place(parsed)} can't be used: {error}") from None
-    except ModuleNotFoundError as error:
-        raise PgbeatError(
-            f"reading {place(parsed)} needs the package {error.name}, which is not installed"
-        ) from None
-    except DBAPIError as error:
-        raise PgbeatError(f"can't read {place(parsed)}: {connections.first_line(error)}") from None
-
-
-def _parsed(url: str | URL) -> URL:
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        raise ConfigError(
-            "the database URL can't be parsed; expected for example "
-            "mysql+pymysql://user:password@host:3306/name or sqlite:///file.db"
-        ) from None
-    name = parsed.database
-    is_file = parsed.get_backend_name() == "sqlite" and name and not name.startswith("file:")
-    if name and is_file and not Path(name).exists():
-        raise PgbeatError(f"there is no file {name}")  # connecting would create it
-    return parsed
-
-
-def place(url: str | URL) -> str:
-    """Returns the database's location for a sentence, without a password."""
-    parsed = make_url(url)
-    if config.is_postgres(parsed.render_as_string(hide_password=False)):
-        return f"database {config.place(parsed)}"
-    return config.redacted(parsed)
-
-
 def reflected(connection: Connection, schema: str | None, name: str) -> Table:
-    """Returns the table as it is in the database: older versions have fewer columns.
-
-    Raises `PgbeatError` if it doesn't exist.
-    """
+    """Returns the table as it is in the database. Raises `PgbeatError` if it doesn't exist."""
     places = [Column(name, Float) for name in ("latitude", "longitude")]
     columns = places if name.endswith("solarschedule") else []
-    options: dict[str, Any] = {"schema": schema, "autoload_with": connection, "resolve_fks": False}
-    try:
-        return Table(name, MetaData(), *columns, **options)
-    except NoSuchTableError:
-        full = f"{schema}.{name}" if schema else name
-        raise PgbeatError(
-            f"there is no table {full} in {place(connection.engine.url)}; --from names another "
-            "database, --schema another schema"
-        ) from None
+    return databases.reflected(connection, schema, name, *columns)
 
 
 def rows(
@@ -123,10 +46,7 @@ def inventory(
     """Returns rows as arrivals. `timezone` is for times that the database keeps without one."""
     result = imported.Inventory(beat, where)
     for row in task_rows:
-        try:
-            result.arrivals.append(_arrival(beat, _aware(row, timezone)))
-        except Unmovable as error:
-            result.refusals.append(imported.Unimportable(str(row["name"]), str(error)))
+        result.take(_arrival, str(row["name"]), beat, _aware(row, timezone))
     return result
 
 
@@ -138,7 +58,7 @@ def _aware(row: Mapping[str, Any], timezone: str) -> dict[str, Any]:
     }
 
 
-def _arrival(beat: str, row: Mapping[str, Any]) -> imported.Arrival:
+def _arrival(name: str, beat: str, row: Mapping[str, Any]) -> imported.Arrival:
     when = _when(row)
     once_at, start, ends = when.columns.get("once_at"), row.get("start_time"), row.get("expires")
     last_run, count = row.get("last_run_at"), int(row.get("total_run_count") or 0)
@@ -161,7 +81,7 @@ def _arrival(beat: str, row: Mapping[str, Any]) -> imported.Arrival:
     if row.get("description"):
         what["description"] = str(row["description"]).replace("\0", "")[:LONGEST_DESCRIPTION]
     return imported.Arrival(
-        origin=str(row["name"]),
+        origin=name,
         what=what,
         when=replace(when, columns=columns),
         last_run=last_run,

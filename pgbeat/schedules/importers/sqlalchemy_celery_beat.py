@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import inspect
 from sqlalchemy.engine import URL
 
-from pgbeat.schedules.importers import periodic_tasks
+from pgbeat.schedules.importers import databases, periodic_tasks
 from pgbeat.schedules.importers.periodic_tasks import KINDS
 
 BEAT = "sqlalchemy-celery-beat"
@@ -18,7 +18,7 @@ def read(url: str | URL, schema: str | None = None) -> list[dict[str, Any]]:
 
     Without `schema`, it looks in the database's default schema, then in that of the models.
     """
-    with periodic_tasks.connected(url) as connection:
+    with databases.connected(url) as connection:
         if schema is None:
             inspector = inspect(connection)
             is_here = inspector.has_table("celery_periodictask")

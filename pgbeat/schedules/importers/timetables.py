@@ -23,6 +23,10 @@ _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 CRONTAB_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
 
+#: Why a time in the zone of an unknown machine can't become a row's.
+LOCAL = "it is in the local time zone of a server; give its name with --timezone"
+
+
 class Unmovable(Exception):
     """A schedule of another store can't become a row; the message is for people."""
 
@@ -89,8 +93,12 @@ def of_crontab(timezone: str, fields: Mapping[str, Any]) -> When:
         "BYMINUTE": value.minute,
         "BYSECOND": [0],
     }
-    if len(value.month_of_year) == 12:
-        del by["BYMONTH"]
+    return of_days(timezone, by)
+
+
+def of_days(timezone: str, by: Mapping[str, Any]) -> When:
+    """Returns a recurrence rule of days that match by month, day of month and weekday."""
+    by = {name: values for name, values in by.items() if name != "BYMONTH" or len(values) < 12}
     return When({"rrule": _rule("MONTHLY", by), "timezone": timezone}, from_last_run=True)
 
 
