@@ -90,6 +90,17 @@ def sync_command(
 def _file(target: Target, path: str) -> File:
     from pgbeat.schedules.files.checks import launchable
 
+    label, content, is_json = text_of(path)
+    functions = target.settings.allowed_functions
+    check = launchable(target.registry)
+    return read(content, label, is_json=is_json, functions=functions, check=check)
+
+
+def text_of(path: str) -> tuple[str, str, bool]:
+    """Returns a file's label in messages, its text, and whether it is JSON; `-` is standard input.
+
+    Raises `ConfigError` for a text that is not UTF-8.
+    """
     label = "<stdin>" if path == "-" else path
     written = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     try:
@@ -97,10 +108,7 @@ def _file(target: Target, path: str) -> File:
     except UnicodeDecodeError as error:
         number = written[: error.start].count(b"\n") + 1
         raise ConfigError(f"{label}:{number}: it is not UTF-8") from None
-    is_json = _is_json(content) if path == "-" else path.lower().endswith(".json")
-    functions = target.settings.allowed_functions
-    check = launchable(target.registry)
-    return read(content, label, is_json=is_json, functions=functions, check=check)
+    return label, content, _is_json(content) if path == "-" else path.lower().endswith(".json")
 
 
 def _is_json(content: str) -> bool:

@@ -9,6 +9,6 @@ exports                                     rows as such a file
 
 from pgbeat.schedules.files.definitions import Definition
 from pgbeat.schedules.files.documents import Mistake
-from pgbeat.schedules.files.reading import Check, File, InvalidFile, read
+from pgbeat.schedules.files.reading import Check, File, InvalidFile, plain_documents, read
 
-__all__ = ["Check", "Definition", "File", "InvalidFile", "Mistake", "read"]
+__all__ = ["Check", "Definition", "File", "InvalidFile", "Mistake", "plain_documents", "read"]

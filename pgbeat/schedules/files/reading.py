@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pgbeat.errors import ConfigError, InvalidCalendar, InvalidInput, InvalidSchedule, Problem
 from pgbeat.jobs.policy.policies import JobPolicy
@@ -30,6 +30,7 @@ from pgbeat.schedules.files.kinds import shown
 from pgbeat.schedules.model import TIMETABLES
 from pgbeat.suggest import did_you_mean
 
+T = TypeVar("T")
 #: Returns further mistakes of a definition: each a field, or "", and a sentence.
 Check = Callable[["Definition"], Iterable[tuple[str, str]]]
 
@@ -80,10 +81,7 @@ def read(
     only the caller knows. Raises `InvalidFile` for a text that is not YAML or JSON.
     """
     notes = Notes()
-    try:
-        tree = _parser(is_json)(text.removeprefix("\ufeff"), notes)
-    except Unreadable as error:
-        raise InvalidFile(label, [error.args[0]]) from None
+    tree = _tree(_parser(is_json), text, label, notes)
     file = _Reader(notes, functions or {}).file(tree, label)
     for definition in file.definitions.values():
         for field, sentence in check(definition):
@@ -94,16 +92,38 @@ def read(
     return dataclasses.replace(file, mistakes=notes.mistakes, unfit=unfit)
 
 
-def _parser(is_json: bool) -> Callable[[str, Notes], DocumentNode]:
+def plain_documents(text: str, label: str, *, is_json: bool = False) -> list[Any]:
+    """Returns the values of all documents of a text. Raises `InvalidFile`."""
+    notes = Notes()
     if is_json:
-        return json_documents.parse
+        trees = [_tree(json_documents.parse, text, label, notes)]
+    else:
+        trees = _tree(_yaml().parse_all, text, label, notes)
+    if notes.mistakes:
+        raise InvalidFile(label, notes.mistakes)
+    return [tree.plain() for tree in trees]
+
+
+def _tree(parse: Callable[[str, Notes], T], text: str, label: str, notes: Notes) -> T:
+    try:
+        return parse(text.removeprefix("\ufeff"), notes)
+    except Unreadable as error:
+        raise InvalidFile(label, [error.args[0]]) from None
+
+
+def _parser(is_json: bool) -> Callable[[str, Notes], DocumentNode]:
+    return json_documents.parse if is_json else _yaml().parse
+
+
+def _yaml() -> Any:
+    """Returns the module that parses YAML. Raises `ConfigError` without PyYAML."""
     try:
         from pgbeat.schedules.files import yaml_documents
     except ImportError:
         raise ConfigError(
             "YAML needs PyYAML, which is not installed; `pip install 'pgbeat[yaml]'`, or use JSON"
         ) from None
-    return yaml_documents.parse
+    return yaml_documents
 
 
 #: The keys at the top of a file.

@@ -1,6 +1,8 @@
 """Reads YAML as a tree with places, and writes it. Needs PyYAML (the extra `yaml`)."""
 
+import itertools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -64,10 +66,15 @@ _Parser: Any = yaml.cyaml.CParser if yaml.__with_libyaml__ else _SlowParser  # t
 def parse(text: str, notes: Notes) -> DocumentNode:
     """Returns the tree of a YAML document. Notes keys that occur twice, or are not text.
 
-    Raises `Unreadable`.
+    Raises `Unreadable`, also for a second document.
     """
+    return next(iter(parse_all(text, notes, most=1)), DocumentNode(None, 1, 1))
+
+
+def parse_all(text: str, notes: Notes, most: int | None = None) -> list[DocumentNode]:
+    """Returns the trees of several documents as `parse` does that of one."""
     try:
-        return _Tree(text, notes).document()
+        return list(_Tree(text, notes).documents(most))
     except ReaderError as error:
         before = text[: error.position]
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
@@ -100,18 +107,18 @@ class _Tree:
         #: The nodes of anchors; `None` while a node is being built.
         self._anchors: dict[str, DocumentNode | None] = {}
 
-    def document(self) -> DocumentNode:
-        """Returns the only document."""
+    def documents(self, most: int | None) -> Iterator[DocumentNode]:
+        """Yields the documents."""
         self._parser.get_event()  # the stream's start
-        event = self._parser.get_event()
-        if isinstance(event, StreamEndEvent):
-            return DocumentNode(None, 1, 1)
-        tree = self._node(self._parser.get_event(), 0)
-        self._parser.get_event()  # the document's end
-        event = self._parser.get_event()
-        if isinstance(event, StreamEndEvent):
-            return tree
-        raise _unreadable(event, "a second document starts here; write one file for each")
+        for count in itertools.count():
+            event = self._parser.get_event()
+            if isinstance(event, StreamEndEvent):
+                return
+            if count == most:
+                raise _unreadable(event, "a second document starts here; write one file for each")
+            self._anchors.clear()
+            yield self._node(self._parser.get_event(), 0)
+            self._parser.get_event()  # the document's end
 
     def _node(self, event: Any, depth: int) -> DocumentNode:
         line, column = event.start_mark.line + 1, event.start_mark.column + 1
