@@ -45,7 +45,7 @@ SCHEDULES = {
     "explain": ("schedules.explain", "Say why a schedule did or didn't run."),
     "forecast": ("schedules.forecast", "Show which schedules will be due, and when."),
     "history": ("schedules.ticks", "Show a schedule's last ticks."),
-    "import": ("schedules.moving", "Import schedules from another beat's store."),
+    "import": ("schedules.moving", "Import schedules from another scheduler's store."),
     "list": ("schedules.views", "List the schedules."),
     "next": ("schedules.views", "Show when a schedule is due next."),
     "pause": ("schedules.switches", "Pause a schedule, or all."),

@@ -1,6 +1,5 @@
-"""`pgbeat import`: schedules from another beat's store."""
+"""`pgbeat import`: schedules from another scheduler's store."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,38 +7,42 @@ import click
 
 from pgbeat.access import audit
 from pgbeat.cli import Noun
+from pgbeat.cli.schedules import import_views
+from pgbeat.cli.schedules.files import text_of
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import changing
 from pgbeat.cli.terminal.failures import BadInput
 from pgbeat.cli.terminal.options import FLAG, F, adding, option
-from pgbeat.cli.terminal.printing import Cell, counted, line, when
-from pgbeat.cli.terminal.tables import glued
 from pgbeat.cli.terminal.target import Target
 from pgbeat.database import connections
 from pgbeat.errors import InvalidTimetable
 from pgbeat.schedules import entries, sync, writes
 from pgbeat.schedules import model as schedules
+from pgbeat.schedules.files import plain_documents
 from pgbeat.schedules.importers import (
+    apscheduler,
     celery_file,
+    crontab,
     databases,
     django_celery_beat,
+    kubernetes,
     periodic_tasks,
+    pg_cron,
     plan,
     redbeat,
     rows,
     sqlalchemy_celery_beat,
 )
 from pgbeat.schedules.importers.imported import Inventory
-from pgbeat.schedules.importers.plan import Action, Circumstances, ImportStep
-from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.importers.plan import Circumstances
 from pgbeat.timetables import zone
 
 
 @click.group("import", cls=Noun)
 def import_command() -> None:
-    """Import schedules from another beat's store, with their last runs.
+    """Import schedules from another scheduler's store, with their last runs.
 
-    Nothing is written to that store. Stop the other beat before pgbeat's starts.
+    Nothing is written to that store. Stop the other scheduler before pgbeat's beat starts.
     """
 
 
@@ -53,9 +56,14 @@ def _zone_name(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 def _importing(metavar: str, default: str) -> Callable[[F], F]:
-    """Returns a decorator that adds the options of all these commands."""
+    """Returns a decorator that adds the options of a store, which may have a default."""
+    return _reading(option("--from", metavar, f"Its store; by default {default}.", "source"))
+
+
+def _reading(source: Callable[[F], F]) -> Callable[[F], F]:
+    """Returns a decorator that adds the options of all these commands after that of the store."""
     return adding(
-        option("--from", metavar, f"Its store; by default {default}.", "source"),
+        source,
         option(
             "--timezone",
             "ZONE",
@@ -71,6 +79,16 @@ def _from_tables(default: str) -> Callable[[F], F]:
     """Returns a decorator that adds the options of a store in SQL tables."""
     schema = option("--schema", "NAME", "The schema that its tables are in.")
     return adding(_importing("URL", default), schema)
+
+
+_file = click.Path(exists=True, dir_okay=False, allow_dash=True)
+#: Adds the options of a file that must be named.
+_from_file = _reading(
+    option(
+        "--from", _file, "The file; - is standard input.", "source", metavar="FILE", required=True
+    )
+)
+_task = option("--task", "NAME", "The task that gets what each schedule runs.", required=True)
 
 
 @import_command.command("celery")
@@ -154,6 +172,98 @@ def sqlalchemy_command(
     _import_tables(target, sqlalchemy_celery_beat.BEAT, url, tasks, **how)
 
 
+@import_command.command("crontab")
+@_from_file
+@_task
+@option("--system", FLAG, "Lines name users, as in /etc/crontab and /etc/cron.d.")
+def crontab_command(
+    target: Target, /, source: str, task: str, timezone: str | None, system: bool, **how: bool
+) -> None:
+    """Lines of a crontab. The task gets the command as its only argument.
+
+    A line CRON_TZ=ZONE sets the zone of those below it; the others need --timezone.
+    """
+    label, text, _ = text_of(source)
+    is_system = system or crontab.is_system(source)
+    inventory = crontab.inventory(label, text, task=task, timezone=timezone, system=is_system)
+    _import(target, "crontab", inventory, **how)
+
+
+@import_command.command("pg-cron")
+@_importing("URL", "pgbeat's own database")
+@_task
+def pg_cron_command(
+    target: Target, /, source: str | None, task: str, timezone: str | None, **how: bool
+) -> None:
+    """pg_cron: its tables in Postgres.
+
+    The task gets the command as its argument, and the keywords database and username.
+    """
+    url = source or target.settings.url
+    contents, place = pg_cron.read(url), databases.place(url)
+    inventory = pg_cron.inventory(place, contents, task=task, timezone=timezone)
+    _import(target, "pg-cron", inventory, **how)
+
+
+@import_command.command("kubernetes")
+@_from_file
+@_task
+def kubernetes_command(
+    target: Target, /, source: str, task: str, timezone: str | None, **how: bool
+) -> None:
+    """Kubernetes' CronJobs: manifests, or the output of `kubectl get cronjobs -o yaml`.
+
+    The task gets the keywords image, command and args of the container.
+    """
+    label, text, is_json = text_of(source)
+    documents = plain_documents(text, label, is_json=is_json)
+    inventory = kubernetes.inventory(label, documents, task=task, timezone=timezone)
+    _import(target, "kubernetes", inventory, **how)
+
+
+def _renamed(ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    """Reads the tasks of functions from `FUNC=TASK` pairs."""
+    tasks = {}
+    for pair in pairs:
+        function, _, task = pair.partition("=")
+        if ":" not in function or not task:
+            example = "shop.jobs:backup=shop.tasks.backup"
+            raise click.BadParameter(f"{pair!r} is not FUNC=TASK, such as {example}")
+        tasks[function] = task
+    return tasks
+
+
+@import_command.command("apscheduler")
+@_from_tables("pgbeat's own database")
+@option("--table", "NAME", "Its table.", default=apscheduler.TABLE, show_default=True)
+@option(
+    "--rename",
+    "FUNC=TASK",
+    "The task of a function; by default module.function. May be given several times.",
+    "tasks",
+    multiple=True,
+    callback=_renamed,
+)
+def apscheduler_command(
+    target: Target,
+    /,
+    source: str | None,
+    schema: str | None,
+    table: str,
+    tasks: dict[str, str],
+    timezone: str | None,
+    **how: bool,
+) -> None:
+    """APScheduler 3: the table of its SQLAlchemyJobStore.
+
+    Its pickles are read without loading any code that they name.
+    """
+    url = source or target.settings.url
+    jobs = apscheduler.read(url, schema, table)
+    inventory = apscheduler.inventory(databases.place(url), jobs, tasks=tasks, timezone=timezone)
+    _import(target, "apscheduler", inventory, **how)
+
+
 def _import_tables(
     target: Target, beat: str, url: Any, tasks: Any, *, timezone: str | None, **how: bool
 ) -> None:
@@ -197,91 +307,13 @@ def _import(
         after = schedules.named(connection, touched, namespace=namespace)
         unit.record_all(audit.compared(before, after))
     if printing.is_json():
-        printing.echo_json(_json(name, inventory, steps, dry_run))
+        printing.echo_json(import_views.as_json(name, inventory, steps, dry_run))
     else:
-        _show(inventory, steps, circumstances, dry_run)
+        import_views.show(inventory, steps, circumstances, dry_run)
     for note in inventory.notes:
         printing.note(f"{note}.")
-    if any(step.action in _WRITTEN for step in steps) and not dry_run:
-        printing.note(
-            f"stop {inventory.beat} before pgbeat's beat starts, or both launch these schedules; "
-            "import again if it ran meanwhile."
-        )
-
-
-_WRITTEN = {
-    Action.ADD: ("Added", "Would add"),
-    Action.REPLACE: ("Replaced", "Would replace"),
-    Action.CARRY_OVER: ("Carried the last run over to", "Would carry the last run over to"),
-}
-_LEFT = {Action.CONFLICT: "Left as they are", Action.REFUSE: "Not imported"}
-
-
-def _show(inventory: Inventory, steps: list[ImportStep], now: Circumstances, dry_run: bool) -> None:
-    count = Counter(step.action for step in steps)
-    click.echo(f"{counted(len(steps), 'schedule')} of {inventory.beat} in {inventory.place}.")
-    for action, verbs in _WRITTEN.items():
-        if count[action]:
-            click.echo(f"{verbs[dry_run]} {counted(count[action], 'schedule')}:")
-            _table([step for step in steps if step.action == action], now)
-    for action, words in _LEFT.items():
-        if count[action]:
-            click.echo(f"{words}:")
-            left = [step for step in steps if step.action == action]
-            printing.show_facts(None, *((line(step.origin), line(step.reason)) for step in left))
-    if not any(count[action] for action in _WRITTEN):
-        same = count[Action.NOTHING]
-        here = f": {counted(same, 'schedule')} here already" if same else ""
-        click.echo(f"Nothing to do{here}.")
-    elif count[Action.NOTHING]:
-        click.echo(f"{counted(count[Action.NOTHING], 'schedule')} here already.")
-
-
-def _table(steps: list[ImportStep], now: Circumstances) -> None:
-    table: list[dict[str, Cell]] = []
-    for step in steps:
-        cells: dict[str, Cell] = {
-            "schedule": step.name,
-            "timetable": glued(line(_timetable(step))),
-            "last run": printing.utc(step.values.get("last_run")) or "-",
-            "next": _next(step, now),
-        }
-        changed = [] if step.name == step.origin else [f"its name was {step.origin!r}"]
-        remarks = [*changed, *step.remarks]
-        table += [cells, *(dict.fromkeys(cells) | {"timetable": remark} for remark in remarks)]
-    printing.show_table(table, names={"schedule", "timetable"})
-
-
-def _timetable(step: ImportStep) -> str:
-    values = {**(step.row._asdict() if step.row else {}), **step.values}
-    blank: dict[str, Any] = dict.fromkeys(Schedule._fields)
-    return printing.timetable(Schedule(**{**blank, **values}))
-
-
-def _next(step: ImportStep, now: Circumstances) -> str:
-    if step.values.get("disabled_reason"):
-        return str(step.values["disabled_reason"])
-    if "next_run" not in step.values:
-        return "-"
-    return when(step.values["next_run"], now.now) or "when beat starts"
-
-
-def _json(
-    name: str, inventory: Inventory, steps: list[ImportStep], dry_run: bool
-) -> dict[str, Any]:
-    return {
-        "source": name,
-        "from": inventory.place,
-        "dry_run": dry_run,
-        "schedules": [
-            {
-                "origin": step.origin,
-                "name": step.name,
-                "action": step.action.replace(" ", "_"),
-                "reason": step.reason,
-                "remarks": list(step.remarks),
-                "values": {key: value for key, value in step.values.items() if key != "the_id"},
-            }
-            for step in steps
-        ],
-    }
+    if any(step.action in import_views.WRITTEN for step in steps) and not dry_run:
+        keeps_times = any(arrival.last_run or arrival.since for arrival in inventory.arrivals)
+        again = "; import again if it ran meanwhile" * keeps_times
+        stop = inventory.stop or f"stop {inventory.beat}"
+        printing.note(f"{stop} before pgbeat's beat starts, or both launch these schedules{again}.")

@@ -112,7 +112,7 @@ def _again(
 ) -> ImportStep:
     """Returns the step for a schedule that was imported before."""
     differing = _differences(arrival, values, row)
-    ran_there = _is_later(arrival, row)
+    ran_there = _is_later(arrival, row) or _is_due_later(arrival, values, row)
     # People's changes to the row since then stand, unless it ran there after them.
     goes_off = row.enabled and not values["enabled"]
     is_ours = ran_there or row.updated_at == row.created_at
@@ -152,6 +152,14 @@ def _is_later(arrival: Arrival, row: Schedule) -> bool:
     return arrival.last_run is not None and (
         row.last_run is None or arrival.last_run > row.last_run
     )
+
+
+def _is_due_later(arrival: Arrival, values: Mapping[str, Any], row: Schedule) -> bool:
+    """Returns whether a schedule of a store without last runs has moved on there."""
+    if arrival.last_run is not None or arrival.since is None or row.last_run is not None:
+        return False
+    next_run = values["next_run"]
+    return next_run is not None and row.next_run is not None and next_run > row.next_run
 
 
 def _carried(arrival: Arrival, name: str, row: Schedule | None, now: Circumstances) -> ImportStep:
@@ -240,7 +248,7 @@ def _differences(arrival: Arrival, values: Mapping[str, Any], row: Schedule) -> 
     """Returns the columns that differ from the other store, apart from run state."""
     return [
         name
-        for name in COLUMNS
+        for name in dict.fromkeys((*COLUMNS, *arrival.what))
         if values[name] != getattr(row, name)
         and not (name == "starts_at" and arrival.when.from_last_run)
     ]
