@@ -207,7 +207,7 @@ class Commands(LazyGroup):
         except Exception as error:
             from pgbeat.cli.terminal.failures import as_json, refusal
 
-            sentence = refusal(error, ctx.meta.get(TARGET))
+            sentence = refusal(error, ctx.meta.get(TARGET)) or _unreadable_settings(ctx)
             if sentence is None:
                 raise
             _shorten(sentence)
@@ -215,6 +215,23 @@ class Commands(LazyGroup):
                 with suppress(OSError):  # perhaps that is the error
                     click.echo(json.dumps(as_json(error, sentence), ensure_ascii=False))
             raise sentence from None
+
+
+def _unreadable_settings(ctx: click.Context) -> click.ClickException | None:
+    """Returns the error if the settings of the app that Celery's command loaded can't be read.
+
+    Celery reads them when the first is needed, which may be when a command is imported.
+    """
+    app = getattr(ctx.obj, "app", None)
+    if app is None or app.configured:
+        return None
+    from pgbeat.cli.terminal.target import read_settings
+
+    try:
+        read_settings(app, app.main or "app")
+    except click.ClickException as error:
+        return error
+    return None
 
 
 #: Our words for click's.

@@ -111,6 +111,7 @@ class Target:
                 f"-A {self._name} is not a Celery app ({type(app).__name__}); "
                 "name the module, or module:attribute"
             )
+        read_settings(app, self._name)
         return app
 
     @cached_property
@@ -306,6 +307,12 @@ def _loading(name: str) -> Iterator[None]:
         raise _unloadable(name, error) from None
     except Exception as error:
         raise _unloadable(name, error) from None
+
+
+def read_settings(app: "Celery", name: str) -> None:
+    """Reads an app's settings; raises `BadInput` if they can't be read."""
+    with _loading(name):
+        app.conf.get("broker_url")
 
 
 def _unloadable(name: str, error: Exception) -> BadInput:

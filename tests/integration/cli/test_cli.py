@@ -26,6 +26,7 @@ from tests.support.processes import ROOT, until
 from tests.support.rows import make_schedule
 
 PGBEAT = [sys.executable, "-c", "from pgbeat.cli import main; main()"]
+CELERY = [sys.executable, "-m", "celery"]
 
 
 def shell(
@@ -323,6 +324,18 @@ def test_an_app_that_is_none(module: str | None, sentence: str, tmp_path: Path) 
     assert shown.stderr == f"Error: {sentence.format(folder=tmp_path)}\n"
 
 
+@pytest.mark.parametrize("command", [PGBEAT, CELERY])
+def test_settings_that_cannot_be_read(command: list[str], tmp_path: Path) -> None:
+    late = "from celery import Celery\napp = Celery('shop')\napp.config_from_object('nosuch')"
+    (tmp_path / "broken.py").write_text(late)
+    as_celerys = command is CELERY
+    shown = shell(*command, "-A", "broken", *["pgbeat"] * as_celerys, "list", cwd=tmp_path)
+    assert shown.returncode == 2
+    name = "shop" if as_celerys else "broken"
+    reason = f"-A {name} can't be loaded: ModuleNotFoundError: No module named 'nosuch' ("
+    assert shown.stderr.startswith(f"Error: {reason}")
+
+
 def test_an_attribute_that_is_not_there() -> None:
     said = refused(run(None, "-A", "tests:nope", "list"))
     assert said == "-A tests:nope: module 'tests' has no 'nope'"
@@ -338,7 +351,7 @@ def test_a_read_only_server(database: str) -> None:
 
 @pytest.mark.slow
 def test_as_a_command_of_celerys(database: str) -> None:
-    celery = [sys.executable, "-m", "celery", "-A", "tests.support.apps.basic", "pgbeat"]
+    celery = [*CELERY, "-A", "tests.support.apps.basic", "pgbeat"]
     added = shell(
         *celery, "add", "sum", "--task", "tests.add", "--every", "1h", TESTS_DATABASE=database
     )
@@ -357,7 +370,7 @@ def test_as_a_command_of_celerys(database: str) -> None:
 
 @pytest.mark.slow
 def test_as_a_command_of_celerys_without_an_app(database: str) -> None:
-    celery = [sys.executable, "-m", "celery", "pgbeat"]
+    celery = [*CELERY, "pgbeat"]
     neither = shell(*celery, "list")
     assert neither.returncode == 2
     assert neither.stderr.startswith("Error: which database?")
