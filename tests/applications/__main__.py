@@ -5,13 +5,21 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from tests.applications import airflow, libraries
-from tests.applications.common import BROKEN, table
+from tests.applications import airflow, django_apps, libraries, nautobot, pretix, weblate
+from tests.applications.common import BROKEN, Result, table
 
 #: Each returns a result for each set of services that it ran with.
-APPLICATIONS = {"airflow": airflow.run, "libraries": libraries.run}
+APPLICATIONS: dict[str, Callable[[Path, str], list[Result]]] = {
+    "airflow": airflow.run,
+    "libraries": libraries.run,
+    "nautobot": partial(django_apps.run, nautobot.APPLICATION),
+    "pretix": partial(django_apps.run, pretix.APPLICATION),
+    "weblate": partial(django_apps.run, weblate.APPLICATION),
+}
 
 
 def main() -> int:
