@@ -311,7 +311,7 @@ def test_a_step_in_the_audit_goes_by_an_index(connection: Connection, sql: Sql) 
         "FROM generate_series(1, 50000) AS n"
     )
     sql("ANALYZE pgbeat.audit")
-    [kind] = [kind for kind in retention._KINDS if kind.name == "audit"]
+    [kind] = [kind for kind in retention.KINDS if kind.name == "audit"]
     values = {"namespace": "default", "at_0": 0, "batch": 500, "seconds": 365 * 86_400}
     query = kind.scanned.compile(connection)
     plan = connection.exec_driver_sql(
