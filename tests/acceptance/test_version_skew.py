@@ -142,7 +142,10 @@ def test_the_next_version_runs_before_the_schema_is_upgraded(versions: Versions)
 def test_the_newest_migration_is_rolled_out_under_load(
     empty_database: str, tmp_path: Path, first: str
 ) -> None:
-    """Before the programs, or after them; each task runs in a process of its own."""
+    """Before the programs, or after them; each task runs in a process of its own.
+
+    Beats need it first.
+    """
     versions = Versions(empty_database, tmp_path)
     before, after = versions.version("before"), versions.version("after")
     releases.version_before(before)
@@ -161,10 +164,13 @@ def test_the_newest_migration_is_rolled_out_under_load(
         versions.worker_of(before).says(" ready.", 60)
         if first == "schema":
             migrates()
-        decides(versions, versions.beat_of(before))
         versions.worker_of(after).says(" ready.", 60)
         if first == "programs":
+            beat = versions.beat_of(after)
+            assert beat.wait(60) == 1
+            assert f"needs {migrate.newest()} or newer; run `pgbeat migrate`" in beat.output
             migrates()
+        decides(versions, versions.beat_of(before))
         ids += versions.launch("where", count=20)
         seen = versions.ended(*ids)
         assert {one.job.state for one in seen} == {"completed"}

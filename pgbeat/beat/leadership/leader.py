@@ -80,7 +80,7 @@ class Leader:
             )
             try:
                 fence.require_newest(connection)
-                migrate.check(connection)
+                migrate.check(connection, reads_schedules=True)
                 fence.require_original(connection)
                 if self._lost_at is None:
                     migrate.warn_if_incomplete(connection)

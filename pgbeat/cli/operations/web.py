@@ -148,7 +148,7 @@ def _remark(
     settings, signs_in = target.settings, None
     try:
         with target.transaction() as connection:
-            migrate.check(connection)
+            migrate.check(connection, reads_schedules=True)
             migrate.warn_if_incomplete(connection)
             has_tokens = tokens.exist(connection, namespace=settings.namespace)
             if link:

@@ -106,7 +106,7 @@ def _schema_problem(target: Any) -> str | None:
 
     try:
         with target.engine.connect() as connection:
-            migrate.check(connection)
+            migrate.check(connection, reads_schedules=True)
     except PgbeatError as error:
         return str(error)
     except DBAPIError:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: The oldest schema that this program can use: the version before its own, so that it may be
 #: installed before `pgbeat migrate` runs. (The baseline has none before it.)
 OLDEST = "0001"
+#: The same of beats, the web side and commands: they read columns of schedules that 0002 added.
+OLDEST_OF_SCHEDULES = "0002"
 #: Migrations of all processes run one at a time under this lock ("pgbeat" in ASCII).
 MIGRATION_LOCK = 0x706762656174
 
@@ -101,20 +103,21 @@ def current(connection: Connection) -> str | None:
     return None if schema is None else schema.version
 
 
-def check(connection: Connection) -> Installed:
+def check(connection: Connection, *, reads_schedules: bool = False) -> Installed:
     """Returns the database's schema if this program can use it.
 
-    It can use its own version, those before it down to `OLDEST`, and newer ones that admit it.
-    Raises `SchemaError`, which says what to do, on any other and on none.
+    It can use its own version, those before it down to `OLDEST` (or `OLDEST_OF_SCHEDULES`), and
+    newer ones that admit it. Raises `SchemaError`, which says what to do, on any other and on none.
     """
+    oldest = max(OLDEST, OLDEST_OF_SCHEDULES) if reads_schedules else OLDEST
     schema = installed(connection)
     if schema is None:
         raise SchemaError("the database has no pgbeat schema", advice="run `pgbeat migrate`")
     _refuse_foreign(schema)
-    if schema.version < OLDEST:
+    if schema.version < oldest:
         raise SchemaError(
             f"the database's pgbeat schema is {schema.version}, this pgbeat needs "
-            f"{OLDEST} or newer",
+            f"{oldest} or newer",
             advice="run `pgbeat migrate`",
         )
     return schema

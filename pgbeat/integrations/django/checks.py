@@ -98,7 +98,7 @@ def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
         if not any(schema.is_ours(using) for using in databases or ()):
             return []
         with sessions.engine(schema.settings().url, "pgbeat check").connect() as connection:
-            installed = migrate.check(connection)
+            installed = migrate.check(connection, reads_schedules=True)
             lacking = migrate.missing(connection, installed.version)
         if lacking:
             raise SchemaError(f"pgbeat's schema lacks {contents.listed(lacking)}")

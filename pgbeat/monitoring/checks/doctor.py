@@ -82,7 +82,7 @@ def _untracked(number: int, app: "Celery | None") -> Check:
 def _schema(connection: Connection) -> Check:
     newest = migrate.newest()
     try:
-        version = migrate.check(connection).version
+        version = migrate.check(connection, reads_schedules=True).version
     except SchemaError as error:
         return Check("schema", "fail", error.message, _advice(error))
     if version < newest:

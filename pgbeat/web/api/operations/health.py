@@ -174,7 +174,7 @@ def _not_ready(path: str, reasons: list[str]) -> Any:
 def _reasons(backend: WebBackend, *, of_beats: bool = False) -> list[str]:
     try:
         with backend.transaction() as connection:
-            migrate.check(connection)
+            migrate.check(connection, reads_schedules=True)
             return [*beats.status(connection, backend.settings).troubles] if of_beats else []
     except SchemaError as error:
         return [str(error)]
