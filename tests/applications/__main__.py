@@ -3,6 +3,7 @@
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -30,6 +31,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="F", help="write the results to a file")
     parser.add_argument("--build", choices=BROKEN, default="", help="a broken build; must fail")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with all that was started
     folder = Path(tempfile.gettempdir()) / "pgbeat-applications" / given.name
     folder.mkdir(parents=True, exist_ok=True)
     print(f"folder {folder}", flush=True)

@@ -15,6 +15,7 @@ from tests.support.processes import until
 
 URL = os.environ["DATABASE"]
 app = Celery("libraries", broker=f"pgbeat+{URL}", backend=f"pgbeat+{URL}")
+app.conf.task_acks_late = True
 app.conf.worker_prefetch_multiplier = 4  # a batch of five fits, with two processes
 #: A task waits for this file, until the client has looked.
 GO, EVENT = Path("go"), Path("event")
