@@ -1,7 +1,8 @@
 """Records which jobs' messages went to a broker that is not this database.
 
 After an app moves from Redis or RabbitMQ to pgbeat's transport, workers of the old broker still run
-such jobs for some time. They have no message in the table, but are not lost.
+such jobs for some time. They have no message in the table, but are not lost. Nor are tasks that
+became jobs as a worker recorded them (`executions_begin.sql`): their messages don't name a job.
 """
 
 from collections.abc import Collection

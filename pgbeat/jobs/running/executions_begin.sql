@@ -108,7 +108,7 @@ made AS (
     SELECT (SELECT count(*) FROM pgbeat.write_jobs(f.jobs)) AS number FROM (
         SELECT json_agg(job || jsonb_build_object(
                    'id', job_id, 'state', job_state, 'created_at', began_at,
-                   'dispatched_at', began_at, 'started_at', began_at,
+                   'dispatched_at', began_at, 'elsewhere_at', began_at, 'started_at', began_at,
                    'finished_at', CASE WHEN ends_job THEN ended_at END, 'worker', worker,
                    'error', error, 'checkpoint', checkpoint, 'executions', 1)) AS jobs
           FROM fresh) AS f

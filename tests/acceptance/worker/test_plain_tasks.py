@@ -1,0 +1,48 @@
+"""Plain tasks that workers record: nobody takes their messages, which name no job, for lost."""
+
+import pytest
+
+from pgbeat.jobs.rescuing import missing_messages
+from pgbeat.jobs.rescuing.missing_messages import MissingMessages
+from tests.support.processes import until
+from tests.support.recorded_workers import TrackedWorkers
+from tests.support.simulated_workers import FakeWorkers
+
+
+def test_one_that_waits_for_its_retry_is_not_lost(
+    tracked_workers: TrackedWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracked_workers.start("-P", "solo", settings={"pgbeat_track": "all"})
+    tracked_workers.app.send_task("tests.retry", kwargs={"countdown": 3600})
+    until(lambda: tracked_workers.states() == {"scheduled": 1})
+    tracked_workers.sql(
+        "UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '1 minute', "
+        "elsewhere_at = elsewhere_at - interval '1 minute'"
+    )
+    monkeypatch.setattr(missing_messages, "_GONE", 0.0)
+    looks = MissingMessages("default")
+    rescuer = FakeWorkers(tracked_workers.database)
+    try:
+        for _ in range(3):
+            looks.rescue(rescuer.connection, rescuer.publisher, [])
+    finally:
+        rescuer.close()
+    assert tracked_workers.states() == {"scheduled": 1}
+
+
+def test_one_whose_worker_dies_runs_again(tracked_workers: TrackedWorkers) -> None:
+    late = {"pgbeat_track": "all", "task_acks_late": True}
+    worker = tracked_workers.start("-P", "solo", settings=late)
+    sent = str(tracked_workers.app.send_task("tests.hold", ("open",)).id)
+    tracked_workers.runs(sent)
+    worker.kill_group()
+    rescuer = FakeWorkers(tracked_workers.database)
+    try:
+        until(lambda: rescuer.rescue() or tracked_workers.states() == {"pending": 1}, 60)
+    finally:
+        rescuer.close()
+    tracked_workers.open("open")
+    tracked_workers.start("-P", "solo", settings=late)
+    [seen] = tracked_workers.ended(sent, seconds=60)
+    assert seen.job.state == "completed"
+    assert [(run.state, run.lost) for run in seen.runs] == [("failed", True), ("completed", False)]
