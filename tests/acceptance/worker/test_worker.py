@@ -214,7 +214,8 @@ def a_worker(broker: str, **settings: Any) -> Any:
     """Returns a worker as the receivers of its signal see it."""
     app = Celery("some", broker=broker, set_as_current=False)
     app.conf.update(settings)
-    return SimpleNamespace(app=app, pool_cls="prefork", concurrency=2, hostname="w@x")
+    values = {"pool_cls": "prefork", "concurrency": 2, "hostname": "w@x"}
+    return SimpleNamespace(app=app, **values, time_limit=None, soft_time_limit=None)
 
 
 @pytest.fixture
