@@ -2,6 +2,7 @@
 
 import pytest
 
+from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.jobs.rescuing import missing_messages
 from pgbeat.jobs.rescuing.missing_messages import MissingMessages
 from tests.support.processes import until
@@ -20,8 +21,8 @@ def test_one_that_waits_for_its_retry_is_not_lost(
         "elsewhere_at = elsewhere_at - interval '1 minute'"
     )
     monkeypatch.setattr(missing_messages, "_GONE", 0.0)
-    looks = MissingMessages("default")
-    rescuer = FakeWorkers(tracked_workers.database)
+    looks, rescuer = MissingMessages("default"), FakeWorkers(tracked_workers.database)
+    assert isinstance(rescuer.publisher, TransactionPublisher)
     try:
         for _ in range(3):
             looks.rescue(rescuer.connection, rescuer.publisher, [])

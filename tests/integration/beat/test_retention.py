@@ -10,6 +10,7 @@ from celery import Celery
 from sqlalchemy import Connection, event
 
 from pgbeat.beat.maintenance import pruner as retention
+from pgbeat.beat.maintenance.pruned_rows import KINDS
 from pgbeat.beat.maintenance.pruner import Pruner
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings, postgres_url
@@ -311,7 +312,7 @@ def test_a_step_in_the_audit_goes_by_an_index(connection: Connection, sql: Sql) 
         "FROM generate_series(1, 50000) AS n"
     )
     sql("ANALYZE pgbeat.audit")
-    [kind] = [kind for kind in retention.KINDS if kind.name == "audit"]
+    [kind] = [kind for kind in KINDS if kind.name == "audit"]
     values = {"namespace": "default", "at_0": 0, "batch": 500, "seconds": 365 * 86_400}
     query = kind.scanned.compile(connection)
     plan = connection.exec_driver_sql(
