@@ -35,7 +35,7 @@ def test_one_whose_worker_dies_runs_again(tracked_workers: TrackedWorkers) -> No
     late = {"pgbeat_track": "all", "task_acks_late": True}
     worker = tracked_workers.start("-P", "solo", settings=late)
     sent = str(tracked_workers.app.send_task("tests.hold", ("open",)).id)
-    tracked_workers.runs(sent)
+    until(lambda: tracked_workers.states() == {"running": 1})
     worker.kill_group()
     rescuer = FakeWorkers(tracked_workers.database)
     try:
