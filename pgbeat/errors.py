@@ -273,7 +273,7 @@ class NotUnique(PgbeatError):
 
 
 class TooMany(PgbeatError):
-    """A user makes more changes in a minute than the settings allow."""
+    """A user makes more changes in a minute than the settings allow, or too many ask for stacks."""
 
     code = "too_many"
 

@@ -1,5 +1,6 @@
 """The app, its settings and its connections to the database, which requests share."""
 
+import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from pgbeat.broker import own_tables
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.errors import CannotPublish, InvalidJob
+from pgbeat.errors import CannotPublish, InvalidJob, TooMany
 from pgbeat.jobs.checks import permissions
 from pgbeat.monitoring import beats
 from pgbeat.monitoring.replica import Replica
@@ -35,6 +36,8 @@ _LIMITS = {"statement_timeout": "10s", "lock_timeout": "3s", "jit": "off"}
 _LIMITED = "pgbeat_web_limits"
 #: Idle connections, further ones under load, and seconds to wait for one.
 _POOL, _OVERFLOW, _POOL_WAIT = 10, 10, 5
+#: How many may wait for a task's stack at a time, each with a connection, and seconds of that wait.
+_ASKING, _ANSWERED = 4, 5.0
 #: Seconds for which viewers share the overview.
 _SHARED = 2.0
 
@@ -78,6 +81,7 @@ class WebBackend:
         self.is_demo = demo
         #: How many changes each user makes.
         self.rates = Rates(self.settings.web_user_rate)
+        self._asking = threading.BoundedSemaphore(_ASKING)
         #: The host application's function that identifies users.
         self.authenticate = authenticate
         pool: dict[str, Any] = {
@@ -112,6 +116,18 @@ class WebBackend:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             _limit(connection)
             yield connection
+
+    @contextmanager
+    def asking(self) -> Iterator[Connection]:
+        """Opens a connection to ask tasks for their stacks. Raises `TooMany` if many do."""
+        if not self._asking.acquire(blocking=False):
+            message = f"{_ASKING} others are asking for stacks"
+            raise TooMany(message, seconds=_ANSWERED, advice="try again in a moment")
+        try:
+            with self.session() as connection:
+                yield connection
+        finally:
+            self._asking.release()
 
     @contextmanager
     def listing(self) -> Iterator[Connection]:

@@ -141,7 +141,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         409: "Its state doesn't allow that, it exists already, or it is being changed.",
         413: "The request has more than 1 MB.",
         422: "The request is invalid; `errors` lists the problems.",
-        429: "The user makes more changes than `pgbeat_web_user_rate` allows.",
+        429: "The user makes too many changes (`pgbeat_web_user_rate`), or many ask for stacks.",
         503: "The database or another server can't be reached now.",
     }.items()
 }

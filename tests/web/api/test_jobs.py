@@ -1,5 +1,6 @@
 """The API's jobs: what only it says of them."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -103,3 +104,16 @@ def test_arguments_are_json_that_can_be_shown(admin: Any, sql: Sql, path: str, r
         order = f'{{{rest}"task": "jobs.add", "args": {args}}}'.encode()
         assert said in problem(admin.post(path, content=order, headers=kind), 422)
     assert sql("SELECT 1 FROM pgbeat.jobs") == sql("SELECT 1 FROM pgbeat.schedules") == []
+
+
+def test_few_ask_for_stacks_at_a_time(web: Web, admin: Any) -> None:
+    """Each waits with a connection that others need."""
+    job = make(web.user)["id"]  # that waits: nobody is asked
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(web.app.state.pgbeat.asking())
+        refused = admin.get(f"/jobs/{job}/stack")
+        assert (refused.status_code, refused.json()["code"]) == (429, "too_many")
+        assert refused.headers["Retry-After"] == "5"
+        done(admin.get(f"/jobs/{job}/stack?ask=false"))
+    done(admin.get(f"/jobs/{job}/stack"))

@@ -127,7 +127,7 @@ def job_stack(
 
     Its process answers within about a second. If it hasn't after five, the status is 503.
     """
-    with call.backend.session() as connection:
+    with call.backend.asking() if ask else call.backend.session() as connection:
         job = visible_job(connection, call, job_id)
         rows = stacks.of_job(connection, call.redactor, job, ask_first=ask)
     return JobStacks(stacks=[JobStack.model_validate(views.stack(row)) for row in rows])

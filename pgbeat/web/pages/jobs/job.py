@@ -75,7 +75,7 @@ def tree_page(visit: TheVisit, job_id: str) -> Response:
 
 def _ask(visit: Visit, job_id: str) -> Response:
     """Asks a running job what it is doing, and leads to its page, which shows the answer."""
-    with visit.backend.session() as connection:
+    with visit.backend.asking() as connection:
         job = visible_job(connection, visit, job_id)
         try:
             stack = stacks.ask(connection, visit.redactor, job)
