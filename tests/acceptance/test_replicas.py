@@ -54,6 +54,14 @@ class Pair(NamedTuple):
             f"VALUES ('{name}', 'jobs.add', interval '1 hour')"
         )
 
+    def await_replay(self) -> None:
+        """Waits until the standby has what the primary has written."""
+        with psycopg.connect(self.url, autocommit=True) as primary:
+            written = primary.execute("SELECT pg_current_wal_lsn()").fetchone()
+        with psycopg.connect(self.read_url, autocommit=True) as copy:
+            query = b"SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
+            until(lambda: copy.execute(query, written).fetchone() == (True,))
+
     def replay(self, verb: str) -> None:
         """Has the standby `pause` or `resume` the replay of what it gets."""
         with psycopg.connect(self.standby.dsn, autocommit=True) as connection:
@@ -170,6 +178,7 @@ def test_a_standby_that_is_gone_is_not_read(pair: Pair, web: Web) -> None:
 
 def test_commands_read_from_the_standby(pair: Pair) -> None:
     pair.write("TRUNCATE pgbeat.schedules CASCADE")
+    pair.await_replay()
     env = {"PGBEAT_URL": pair.url, "PGBEAT_READ_URL": pair.read_url, "PGBEAT_READ_LAG": "600"}
     pair.replay("pause")
     try:

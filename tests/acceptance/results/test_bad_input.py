@@ -77,4 +77,5 @@ def test_a_body_that_no_worker_knows_is_said_once(workers: Workers, client: Clie
     with pytest.raises(Exception, match=r"results\.unknown"):
         failed.get(timeout=30)
     assert failed.parent.results[0].get(timeout=10) == 2
+    worker.says("Received unregistered task of type 'results.unknown'")
     assert worker.output.count("Received unregistered task of type 'results.unknown'") == 1
