@@ -7,8 +7,11 @@ from typing import Any
 carriers: list[Callable[[], Mapping[str, str]]] = []
 
 
-def carrying(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns publish options with these headers; those that the options have are stronger."""
-    carried = {name: value for carry in carriers for name, value in carry().items()}
-    headers = {**carried, **(options.get("headers") or {})}
-    return {**options, "headers": headers} if carried else {**options}
+def carried_headers() -> dict[str, str]:
+    """Returns these headers of now; none without an integration."""
+    return {name: value for carry in carriers for name, value in carry().items()}
+
+
+def with_headers(options: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+    """Returns publish options with headers; those that the options have are stronger."""
+    return {**options, "headers": {**headers, **(options.get("headers") or {})}}

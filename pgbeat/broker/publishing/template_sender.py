@@ -20,7 +20,7 @@ from kombu.messaging import Producer
 from pgbeat.broker import ports
 from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER, NewJob
 from pgbeat.broker.payloads import JOB
-from pgbeat.broker.publishing.carried import carriers, carrying
+from pgbeat.broker.publishing.carried import carried_headers, with_headers
 from pgbeat.broker.publishing.first_send import FirstSend, sender_of
 from pgbeat.broker.publishing.message_templates import (
     MessageTemplate,
@@ -135,8 +135,9 @@ class TemplateSender:
 
         If the task has a policy, it becomes a job.
         """
-        if carriers and JOB_HEADER not in (options.get("headers") or ()):  # from its row
-            options = carrying(options)
+        headers = carried_headers()
+        if headers and JOB_HEADER not in (options.get("headers") or ()):  # from its row
+            options = with_headers(options, headers)
         if self._jobs.get(name) is not False and self.makes_job(name):
             return ports.job_writer().send(self._app, self, name, args, kwargs, options)
         return self.send(name, args, kwargs, options)

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 from celery import Celery
 
 from pgbeat.access.actors import Actor
-from pgbeat.broker.publishing.carried import carriers, carrying
+from pgbeat.broker.publishing.carried import carried_headers, with_headers
 from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import check_options
@@ -248,8 +248,9 @@ class _Pattern:
         else:
             job, options = self._made
             job = job._replace(id=job_id, args=stored_args, kwargs=stored_kwargs)
-        if carriers:
-            job, options = job._replace(options=carrying(job.options)), carrying(options)
+        if headers := carried_headers():
+            job = job._replace(options=with_headers(job.options, headers))
+            options = with_headers(options, headers)
         message = TaskMessage(str(job_id), self._task, args, kwargs, options)
         return PreparedJob(job, message, self._policy.unique_for)
 
