@@ -22,6 +22,7 @@ from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import CannotPublish, InvalidJob, TooMany
 from pgbeat.jobs.checks import permissions
+from pgbeat.jobs.running import stacks
 from pgbeat.monitoring import beats
 from pgbeat.monitoring.replica import Replica
 from pgbeat.monitoring.runbook import AWAY, Trouble
@@ -36,8 +37,8 @@ _LIMITS = {"statement_timeout": "10s", "lock_timeout": "3s", "jit": "off"}
 _LIMITED = "pgbeat_web_limits"
 #: Idle connections, further ones under load, and seconds to wait for one.
 _POOL, _OVERFLOW, _POOL_WAIT = 10, 10, 5
-#: How many may wait for a task's stack at a time, each with a connection, and seconds of that wait.
-_ASKING, _ANSWERED = 4, 5.0
+#: How many may wait for a task's stack at a time, each with a connection.
+_ASKING = 4
 #: Seconds for which viewers share the overview.
 _SHARED = 2.0
 
@@ -122,7 +123,7 @@ class WebBackend:
         """Opens a connection to ask tasks for their stacks. Raises `TooMany` if many do."""
         if not self._asking.acquire(blocking=False):
             message = f"{_ASKING} others are asking for stacks"
-            raise TooMany(message, seconds=_ANSWERED, advice="try again in a moment")
+            raise TooMany(message, seconds=stacks.TIMEOUT, advice="try again in a moment")
         try:
             with self.session() as connection:
                 yield connection
