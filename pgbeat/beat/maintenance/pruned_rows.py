@@ -48,7 +48,7 @@ _OLD = func.now() - literal_column("interval '1 second'") * bindparam("seconds")
 _LONG_AGO, _NO_ID = "-infinity", "00000000-0000-0000-0000-000000000000"
 
 
-class Kind(NamedTuple):
+class PrunedKind(NamedTuple):
     """A table, scanned from its oldest row on by an index."""
 
     name: str
@@ -170,7 +170,7 @@ _ended_jobs, _ended_executions = (
     for table, name in ((jobs, "ended_jobs"), (executions, "ended_executions"))
 )
 KINDS = (
-    Kind(
+    PrunedKind(
         "ticks",
         ticks,
         _by_id(
@@ -183,7 +183,7 @@ KINDS = (
         lambda scanned, dry_run: _beyond_newest(scanned, ticks, ticks.c.due_at),
         within=ticks.c.due_at < _UNTIL,
     ),
-    Kind(
+    PrunedKind(
         "jobs",
         _ended_jobs,
         _by_time(
@@ -200,7 +200,7 @@ KINDS = (
         executions.c.job_id,
         within=_ended_jobs.c.finished_at < _UNTIL,
     ),
-    Kind(
+    PrunedKind(
         "executions",
         _ended_executions,
         _by_time(
@@ -213,7 +213,7 @@ KINDS = (
         _BY_TIME,
         within=_ended_executions.c.finished_at < _UNTIL,
     ),
-    Kind(
+    PrunedKind(
         "groups",
         groups,
         _by_time(
@@ -225,14 +225,14 @@ KINDS = (
         _old_groups,
         _BY_TIME,
     ),
-    Kind(
+    PrunedKind(
         "dependencies",
         dependencies,
         _by_id(dependencies, dependencies.c.created_at, dependencies.c.job_id),
         _orphans,
     ),
-    Kind("stacks", stacks, _by_id(stacks, stacks.c.asked_at, stacks.c.job_id), _orphans),
-    Kind(
+    PrunedKind("stacks", stacks, _by_id(stacks, stacks.c.asked_at, stacks.c.job_id), _orphans),
+    PrunedKind(
         "deliveries",
         deliveries,
         _by_time(
@@ -241,7 +241,7 @@ KINDS = (
         _old_deliveries,
         _BY_TIME,
     ),
-    Kind(
+    PrunedKind(
         "audit",
         audit,
         _by_id(audit, audit.c.at, where=audit.c.namespace == _NAMESPACE),
@@ -275,7 +275,7 @@ def _deletion(
     return ids, delete(table).where(deletable).returning(table.c.id).cte(name)
 
 
-def statement(kind: Kind, *, dry_run: bool) -> Select[Any]:
+def statement(kind: PrunedKind, *, dry_run: bool) -> Select[Any]:
     """Returns a statement that deletes the old ones among the next rows.
 
     It returns how many rows it scanned, how many it deleted of the table and of its dependents,

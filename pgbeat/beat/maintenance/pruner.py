@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Executable
 
 from pgbeat.beat.maintenance import histories
-from pgbeat.beat.maintenance.pruned_rows import KINDS, PRUNE_AUDIT, Kind, statement
+from pgbeat.beat.maintenance.pruned_rows import KINDS, PRUNE_AUDIT, PrunedKind, statement
 from pgbeat.config import Settings
 from pgbeat.database import privileges
 from pgbeat.database.tables import audit, stacks
@@ -83,7 +83,7 @@ class Pruner:
         self._places = [kind.start for kind in KINDS]
         self._has_stacks = are_kept(connection)
 
-    def _days(self, kind: Kind) -> float:
+    def _days(self, kind: PrunedKind) -> float:
         """Returns how long rows are kept; 0 for ever."""
         if kind.table is stacks and not self._has_stacks:
             return 0

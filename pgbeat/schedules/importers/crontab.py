@@ -17,7 +17,7 @@ _SETTING = re.compile(r"""("[^"]*"|'[^']*'|[^\s=]+)\s*=\s*(.*)""")
 _FOLDER = re.compile(r"\A[\w.~+-]*/(?:[\w.~+-]+/)*(?=[\w.~+-])")
 
 
-class Command(NamedTuple):
+class CronLine(NamedTuple):
     """What becomes a schedule, whether it has one line or several."""
 
     text: str
@@ -47,7 +47,7 @@ def inventory(
     """
     result = imported.Inventory(BEAT, label, stop="remove these lines from cron's files")
     settings: dict[str, str] = {}
-    crons: dict[Command, list[str]] = {}
+    crons: dict[CronLine, list[str]] = {}
     mistakes = []
     for number, line in _lines(text):
         if setting := _SETTING.fullmatch(line):
@@ -62,7 +62,7 @@ def inventory(
             continue
         user = parts[count - 1] if system else None
         cron = " ".join(parts[: count - system])
-        command = Command(parts[count].replace(r"\%", "%"), settings.get(ZONE) or timezone, user)
+        command = CronLine(parts[count].replace(r"\%", "%"), settings.get(ZONE) or timezone, user)
         if reason := _reason(cron, parts[count], command.zone):
             result.refusals.append(imported.Unimportable(command.text, reason))
         else:
@@ -93,7 +93,7 @@ def _reason(cron: str, text: str, zone: str | None) -> str | None:
     return timetables.LOCAL if zone is None else None
 
 
-def _origins(commands: list[Command]) -> Iterator[str]:
+def _origins(commands: list[CronLine]) -> Iterator[str]:
     """Yields the first name of each command that no other has."""
     counts = [Counter(names) for names in zip(*(c.names for c in commands), strict=True)]
     for command in commands:
@@ -101,7 +101,7 @@ def _origins(commands: list[Command]) -> Iterator[str]:
         yield next((name for name, count in named if count[name] == 1), command.names[-1])
 
 
-def _arrival(origin: str, command: Command, crons: list[str], task: str) -> imported.Arrival:
+def _arrival(origin: str, command: CronLine, crons: list[str], task: str) -> imported.Arrival:
     return imported.Arrival(
         origin=origin,
         what={"task": task, **imported.arguments([command.text], {})},

@@ -18,7 +18,7 @@ _HINT = "--from names another: that of the server's setting cron.database_name"
 _SECONDS = re.compile(r"\s*(\d+)\s+seconds?\s*", re.IGNORECASE)
 
 
-class Contents(NamedTuple):
+class CronTables(NamedTuple):
     """The tables and settings of pg_cron."""
 
     #: Rows of `cron.job`.
@@ -30,7 +30,7 @@ class Contents(NamedTuple):
     only_of: str | None
 
 
-def read(url: str | URL) -> Contents:
+def read(url: str | URL) -> CronTables:
     """Returns the contents of the database that pg_cron is in. Raises `PgbeatError`."""
     with databases.connected(url) as connection:
         if connection.dialect.name != "postgresql":
@@ -48,11 +48,11 @@ def read(url: str | URL) -> Contents:
             )
         ).one()
         rows = connection.execute(select(jobs).order_by(jobs.c.jobid)).mappings()
-        return Contents([dict(row) for row in rows], last_runs, timezone or "GMT", only_of)
+        return CronTables([dict(row) for row in rows], last_runs, timezone or "GMT", only_of)
 
 
 def inventory(
-    where: str, contents: Contents, *, task: str, timezone: str | None = None
+    where: str, contents: CronTables, *, task: str, timezone: str | None = None
 ) -> imported.Inventory:
     """Returns the jobs as arrivals. `timezone` overrides the server's setting."""
     result = imported.Inventory(BEAT, where, stop="deactivate these jobs in pg_cron")
@@ -65,7 +65,7 @@ def inventory(
 
 
 def _arrival(
-    origin: str, job: Mapping[str, Any], contents: Contents, task: str, timezone: str | None
+    origin: str, job: Mapping[str, Any], contents: CronTables, task: str, timezone: str | None
 ) -> imported.Arrival:
     kwargs = {name: str(job[name]) for name in ("database", "username")}
     return imported.Arrival(
