@@ -51,15 +51,13 @@ def is_name(text: str) -> bool:
 
 def user(*, is_admin: bool = False, is_viewer: bool = False, origin: Origin | None = None) -> Actor:
     """Returns the actor with the login name of this process."""
-    names = tuple(map(os.environ.get, _LOGIN))
-    return Actor(
-        f"user:{_login_name(os.getuid(), names)}", is_admin, origin=origin, is_viewer=is_viewer
-    )
+    name = next(filter(None, map(os.environ.get, _LOGIN)), None) or _login_name(os.getuid())
+    return Actor(f"user:{name}", is_admin, origin=origin, is_viewer=is_viewer)
 
 
 @lru_cache(maxsize=8)
-def _login_name(uid: int, names: tuple[str | None, ...]) -> str:
-    """Returns the login name, which is searched for in a file if no variable has it."""
+def _login_name(uid: int) -> str:
+    """Returns the login name that a file has, which takes a search."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name

@@ -13,9 +13,9 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, Engine, create_engine, event, func, select, text
 from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError
-from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
-from pgbeat.database import forks, sockets
+from pgbeat.database import sockets
 from pgbeat.database.watched import WatchedConnection, is_direct
 
 logger = logging.getLogger("pgbeat")
@@ -82,52 +82,6 @@ def _check_socket(raw: "psycopg.Connection[Any]", record: Any, proxy: Any) -> No
     """Replaces a connection whose server is gone; a query would take a round trip."""
     if not sockets.is_alive(raw):
         raise DisconnectionError
-
-
-#: Engines of `kept`, by DSN and name.
-_kept: dict[tuple[URL, str], Engine] = {}
-#: Those used last, by name: it takes as long to hash a URL as to take a connection from the pool.
-_last: dict[str, tuple[URL, Engine]] = {}
-#: Connections of each that wait for the next to ask.
-_IDLE = 2
-
-
-@contextmanager
-def kept(url: URL, name: str) -> Iterator[Connection]:
-    """Yields a connection in autocommit mode, one of a few that this process keeps for itself."""
-    forks.check_process()
-    used, kept_engine = _last.get(name, (None, None))
-    if kept_engine is None or used is not url:
-        kept_engine = _kept_engine(url, name)
-        _last[name] = url, kept_engine
-    with kept_engine.connect() as connection:
-        yield connection
-
-
-def _kept_engine(url: URL, name: str) -> Engine:
-    kept_engine = _kept.get((url, name))
-    if kept_engine is None:
-        new = engine(
-            url,
-            name,
-            poolclass=QueuePool,
-            pool_size=_IDLE,
-            max_overflow=-1,
-            isolation_level="AUTOCOMMIT",
-        )
-        kept_engine = _kept.setdefault((url, name), new)  # another thread's, if that was quicker
-    return kept_engine
-
-
-def _drop_kept() -> None:
-    """Lets go of the parent's connections."""
-    for kept_engine in _kept.values():
-        kept_engine.dispose(close=False)
-    _kept.clear()
-    _last.clear()
-
-
-forks.in_child(_drop_kept)
 
 
 def now(connection: Connection) -> datetime:

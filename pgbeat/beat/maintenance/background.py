@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import Settings
 from pgbeat.database import connections
+from pgbeat.database.kept import kept
 from pgbeat.database.locks import lock_waits
 
 logger = logging.getLogger("celery.beat.pgbeat")
@@ -47,7 +48,7 @@ class Background:
 
     def _round(self) -> None:
         try:
-            with connections.kept(self._settings.url, f"pgbeat {self._what}") as connection:
+            with kept(self._settings.url, f"pgbeat {self._what}") as connection:
                 self._do(connection)
         except DBAPIError as error:
             if not lock_waits.is_lock_timeout(error):

@@ -16,6 +16,7 @@ from pgbeat import config
 from pgbeat.broker import messages
 from pgbeat.config.app_state import state_of
 from pgbeat.database import connections
+from pgbeat.database.kept import kept
 from pgbeat.database.locks import lock_waits
 
 logger = logging.getLogger("pgbeat")
@@ -44,7 +45,7 @@ def declare(app: Celery, connection: Connection, calls: Mapping[Hashable, Call])
     declared.update(fresh)
     try:
         with (
-            connections.kept(config.broker_database(app.conf), "pgbeat submit") as other,
+            kept(config.broker_database(app.conf), "pgbeat submit") as other,
             connections.transaction(other),
         ):
             lock_waits.limit_waiting(other, _PATIENCE)

@@ -18,6 +18,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.broker.transport import transaction_blocks
 from pgbeat.config import Settings
 from pgbeat.database import channels, connections, identity
+from pgbeat.database.kept import kept
 from pgbeat.errors import CannotPublish, ConfigError, InvalidJob, NotUnique, PgbeatError
 from pgbeat.jobs.flow import dependencies, dispatch, lifecycle
 from pgbeat.jobs.lanes import waiting
@@ -246,7 +247,7 @@ def opened_unit(
                 with framework.savepoint():
                     yield UnitOfWork(callers, settings, actor, app=lambda: app, is_callers=True)
                 return
-        with connections.kept(settings.url, "pgbeat submit") as connection:
+        with kept(settings.url, "pgbeat submit") as connection:
             yield UnitOfWork(connection, settings, actor, app=lambda: app)
         return
     connection = opened(session)

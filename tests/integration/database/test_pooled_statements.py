@@ -10,6 +10,7 @@ from sqlalchemy import text
 from pgbeat.cli.terminal.target import Target
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
+from pgbeat.database.kept import kept
 from pgbeat.database.prepared import Statement
 from pgbeat.web.backend import WebBackend
 from tests.support.pgbouncer import needs_pgbouncer, pooler
@@ -31,9 +32,7 @@ def test_the_drivers_own_names_meet_nobody_elses(database: str, tmp_path: Path, 
         for value in ("a", "b"):
             statement = text(f"SELECT '{value}' || CAST(:x AS text)")
             opened = (
-                connections.engine(url, value).connect()
-                if kind == "engine"
-                else connections.kept(url, value)
+                connections.engine(url, value).connect() if kind == "engine" else kept(url, value)
             )
             with opened as connection:
                 for _ in range(10):
@@ -44,7 +43,7 @@ def test_the_drivers_own_names_meet_nobody_elses(database: str, tmp_path: Path, 
 
 def test_a_session_of_its_own_prepares(database: str) -> None:
     """Without a pooler nothing is parsed again and again."""
-    with connections.kept(postgres_url(database), "prepares") as connection:
+    with kept(postgres_url(database), "prepares") as connection:
         for _ in range(10):
             connection.execute(text("SELECT CAST(:x AS text)"), {"x": "x"})
         names = connection.scalar(text("SELECT count(*) FROM pg_prepared_statements"))
