@@ -15,8 +15,7 @@ from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
-from pgbeat.database import sockets
-from pgbeat.database.watched import WatchedConnection, is_direct
+from pgbeat.database.watched import WatchedConnection, is_alive, is_direct
 
 logger = logging.getLogger("pgbeat")
 
@@ -80,7 +79,7 @@ def _leave_out_values(context: ExceptionContext) -> None:
 
 def _check_socket(raw: "psycopg.Connection[Any]", record: Any, proxy: Any) -> None:
     """Replaces a connection whose server is gone; a query would take a round trip."""
-    if not sockets.is_alive(raw):
+    if not is_alive(raw):
         raise DisconnectionError
 
 

@@ -8,7 +8,8 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
-from pgbeat.database import connections, forks, sockets
+from pgbeat.database import connections, forks
+from pgbeat.database.watched import is_alive
 
 #: Idle connections that are kept for each use.
 _IDLE = 2
@@ -33,7 +34,7 @@ class _Use:
                 connection = self.idle.pop()
             except IndexError:
                 return self.engine.connect()
-            if sockets.is_alive(connections.driver(connection)):
+            if is_alive(connections.driver(connection)):
                 return connection
             connections.close(connection)
 

@@ -15,7 +15,8 @@ from psycopg import generators
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from pgbeat.database import connections, sockets
+from pgbeat.database import connections
+from pgbeat.database.watched import is_alive
 
 Parameter = bytes | None
 
@@ -200,7 +201,7 @@ class PreparedConnection:
         """Returns whether the connection is good, as far as known without asking the server."""
         if self.is_busy and not self.connection.closed:
             return self.pgconn.transaction_status != TransactionStatus.UNKNOWN
-        return sockets.is_alive(self.connection)
+        return is_alive(self.connection)
 
     def _checked(self, result: PGresult | None) -> PGresult:
         if result is None:

@@ -7,16 +7,15 @@ connection asks the same server. Only if that gets no answer, or if the server c
 gives up the session.
 """
 
+import select
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg import generators, sql
-from psycopg.pq import ExecStatus
-
-from pgbeat.database.sockets import readable
+from psycopg.pq import ExecStatus, TransactionStatus
 
 T = TypeVar("T")
 
@@ -226,6 +225,35 @@ _SESSION = b"""
            CASE WHEN pid = %d THEN set_config('jit', 'off', false) END
       FROM pg_stat_get_activity(pg_backend_pid())
 """
+
+
+def readable(files: Sequence[int], seconds: float) -> list[int]:
+    """Waits up to so many seconds, and returns the file descriptors that can be read.
+
+    `select.select`, which takes none above 1023, is used only under eventlet, which has no other.
+    """
+    if not hasattr(select, "poll"):
+        return select.select(files, [], [], seconds)[0]
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return [file for file, _ in poll.poll(seconds * 1000)]
+
+
+def is_alive(connection: "psycopg.Connection[Any]") -> bool:
+    """Returns whether an idle connection is good, as far as known without asking the server."""
+    pgconn = connection.pgconn
+    if connection.closed or pgconn.transaction_status == TransactionStatus.UNKNOWN:
+        return False
+    if not readable([pgconn.socket], 0):
+        return True
+    try:
+        # First come the last words of a server that ends, then the end.
+        pgconn.consume_input()
+        pgconn.consume_input()
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 def hosts_of(params: Mapping[str, Any]) -> list[tuple[str, str]]:

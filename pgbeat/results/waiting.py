@@ -15,7 +15,7 @@ from celery.backends.asynchronous import BaseResultConsumer
 
 from pgbeat.database import connections
 from pgbeat.database.channels import RESULTS
-from pgbeat.database.sockets import readable
+from pgbeat.database.watched import readable
 from pgbeat.results import statements
 from pgbeat.results.rows import StoredResult, as_json, stored_results
 from pgbeat.results.store import Store

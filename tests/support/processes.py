@@ -14,7 +14,7 @@ import psutil
 import psycopg
 
 from pgbeat.access.roles import Profile
-from pgbeat.database import sockets
+from pgbeat.database.watched import is_alive
 from tests.support import roles
 from tests.support.databases import Role, rows_of
 
@@ -148,7 +148,7 @@ class Processes:
 
     def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Runs a statement, autocommitted, in a session that serves the next one, too; its rows."""
-        if self._session is None or not sockets.is_alive(self._session):
+        if self._session is None or not is_alive(self._session):
             self._close_session()
             self._session = psycopg.connect(self.database, autocommit=True, prepare_threshold=None)
         return rows_of(self._session.execute(statement, parameters or None))

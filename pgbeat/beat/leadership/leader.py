@@ -16,7 +16,7 @@ from pgbeat.config import Settings
 from pgbeat.database import channels, connections, fence, poolers
 from pgbeat.database.locks import advisory_locks, lock_waits
 from pgbeat.database.migrations import migrate
-from pgbeat.database.sockets import readable
+from pgbeat.database.watched import readable
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.processes import known
 

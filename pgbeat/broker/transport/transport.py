@@ -21,7 +21,7 @@ from pgbeat.broker.transport.consuming.session import Session
 from pgbeat.broker.transport.options import Options
 from pgbeat.config import postgres_url, redacted
 from pgbeat.database import connections
-from pgbeat.database.sockets import readable
+from pgbeat.database.watched import readable
 from pgbeat.errors import SchemaError
 
 #: Seconds for which messages are delivered before the event loop continues.

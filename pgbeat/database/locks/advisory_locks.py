@@ -9,8 +9,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from sqlalchemy import Connection, text
 
 from pgbeat.database import connections, sql
-from pgbeat.database.sockets import readable
-from pgbeat.database.watched import WatchedConnection
+from pgbeat.database.watched import WatchedConnection, readable
 
 #: Seconds between two looks whether the server has been silent for long.
 _LOOK = 1.0
