@@ -1,9 +1,10 @@
 """What asyncio programs call, so that nothing blocks their event loop."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 from uuid import UUID
 
 from celery import Celery, current_app
@@ -11,6 +12,8 @@ from celery.exceptions import TimeoutError as ResultTimeout
 from celery.result import AsyncResult, EagerResult, ResultSet
 
 from pgbeat.broker.publishing.async_transaction import AsyncOpened, run_sync
+from pgbeat.jobs.groups.model import CallbackOutcome, Mode, OnFailure
+from pgbeat.jobs.policy.policies import PolicyOptions
 from pgbeat.jobs.preparing import members
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.submitting.submit import submit as submit_one
@@ -22,12 +25,46 @@ from pgbeat.results.awaiting import awaited_results
 Returned = TypeVar("Returned")
 
 
+class _Origin(TypedDict, total=False):
+    created_by: str | None
+    job_source: str
+
+
+class ManyOptions(PolicyOptions, _Origin, total=False):
+    """The options of `pgbeat.submit_many`."""
+
+
+class JobOptions(ManyOptions, total=False):
+    """The options of `pgbeat.submit`."""
+
+    kwargs: Mapping[str, Any] | None
+    countdown: float | timedelta | None
+    queue: str | None
+    options: Mapping[str, Any] | None
+    run_at: datetime | None
+    description: str | None
+    labels: Mapping[str, str] | None
+    metadata: Mapping[str, Any] | None
+    depends_on: Sequence[Any]
+    depends_on_outcome: str
+
+
+class GroupOptions(_Origin, total=False):
+    """The options of `pgbeat.submit_group`."""
+
+    mode: Mode
+    on_failure: OnFailure
+    name: str | None
+    callback: Any
+    callback_outcome: CallbackOutcome
+
+
 async def submit(
     task: Any = None,
     *args: Any,
     connection: "AsyncOpened | None" = None,
     app: Celery | None = None,
-    **options: Any,
+    **options: Unpack[JobOptions],
 ) -> Job:
     """Makes a job, as `pgbeat.submit` does, without blocking the event loop.
 
@@ -47,7 +84,7 @@ async def submit_many(
     *,
     connection: "AsyncOpened | None" = None,
     app: Celery | None = None,
-    **options: Any,
+    **options: Unpack[ManyOptions],
 ) -> list[str]:
     """Makes many jobs in one transaction, as `pgbeat.submit_many` does, and returns their ids."""
     several = list(jobs)
@@ -60,7 +97,7 @@ async def submit_group(
     *,
     connection: "AsyncOpened | None" = None,
     app: Celery | None = None,
-    **options: Any,
+    **options: Unpack[GroupOptions],
 ) -> SubmittedGroup:
     """Makes a group, as `pgbeat.submit_group` does."""
     app = app or members.app_of(jobs)

@@ -89,7 +89,7 @@ def submit(session: Session) -> None:
 
 async def submit_async(session: AsyncSession) -> None:
     """Makes jobs in an event loop."""
-    assert_type(await aio.submit("shop.order", connection=session), Job)
+    assert_type(await aio.submit("shop.order", lane="gpu", connection=session), Job)
     assert_type(await aio.submit_many(["shop.order"]), list[str])
     await aio.result("e3c4f1a0-0000-4000-8000-000000000000", timeout=1)
     async with pgbeat.in_transaction(session, app), pgbeat.finish(session) as same:
@@ -129,3 +129,9 @@ def mistakes() -> None:
     pgbeat.finish(engine)  # type: ignore[call-overload]
     pgbeat.launcher(Work)  # type: ignore[type-var]
     pgbeat.missing = 1  # type: ignore[attr-defined]
+
+
+async def mistakes_in_a_loop() -> None:
+    """Has those that a checker must find in an event loop."""
+    await aio.submit(resize, lanes="gpu")  # type: ignore[call-arg]
+    await aio.submit_group([resize], mode="serial")  # type: ignore[arg-type]

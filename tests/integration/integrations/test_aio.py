@@ -4,8 +4,9 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from inspect import Parameter, signature
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ import pgbeat
 from pgbeat import aio
 from pgbeat.config import postgres_url
 from pgbeat.errors import ConfigError, InvalidJob
+from pgbeat.integrations.aio import GroupOptions, JobOptions, ManyOptions
+from pgbeat.jobs.policy.policies import PolicyOptions
 from tests.support.command_line import Sql
 from tests.support.kombu_connections import Connect, Inbox
 from tests.support.transport_workers import transport_url
@@ -190,6 +193,24 @@ def test_a_session_that_needs_await_is_refused_without(app: Celery, database: st
                 raise AssertionError("it has begun")
 
     asyncio.run(submit())
+
+
+@pytest.mark.parametrize(
+    ("options", "function"),
+    [
+        (JobOptions, pgbeat.submit),
+        (ManyOptions, pgbeat.submit_many),
+        (GroupOptions, pgbeat.submit_group),
+    ],
+)
+def test_options_are_those_of_the_function_that_blocks(
+    options: Any, function: Callable[..., Any]
+) -> None:
+    parameters = signature(function).parameters.values()
+    names = {each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY}
+    if any(each.kind is Parameter.VAR_KEYWORD for each in parameters):
+        names |= PolicyOptions.__annotations__.keys()
+    assert options.__annotations__.keys() == names - {"app", "connection"}
 
 
 def test_results_are_awaited(app: Celery) -> None:
