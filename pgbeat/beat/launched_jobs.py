@@ -15,9 +15,10 @@ from pgbeat.errors import ConditionError
 from pgbeat.jobs.checks.task_checks import check_call, check_task
 from pgbeat.jobs.messages import headers as job_headers
 from pgbeat.jobs.policy import policies as job_policies
+from pgbeat.jobs.policy import task_policies
 from pgbeat.jobs.policy.policies import JobPolicy, stored
 from pgbeat.jobs.preparing import prepare
-from pgbeat.jobs.preparing.defaults import JobDefaults, of_task
+from pgbeat.jobs.preparing.defaults import JobDefaults, complete
 from pgbeat.jobs.preparing.placeholders import Facts
 from pgbeat.jobs.preparing.prepare import PreparedJob
 from pgbeat.jobs.rows.model import NOW, Job
@@ -92,13 +93,12 @@ def _call(
     args, kwargs, queue = request.args, request.kwargs, row.queue
     options = {**row.options, **request.options}
     if stock is not None:
-        if policy.template is not None:
-            template = stock.template(policy.template)
+        template = None if policy.template is None else stock.template(policy.template)
+        if template is not None:
             args, kwargs = prepare.fill_template(template, args or None, kwargs, facts)
             options, queue = {**template.options, **options}, queue or template.queue
-        policy = stock.policy(policy)
-        if app is not None:
-            policy = of_task(policy, app, request.task)
+        task_policy = None if app is None else task_policies.of_task(app, request.task)
+        policy = complete(policy, template, request.task, task_policy)
     if policy.priority is not None:
         options.setdefault("priority", policy.priority)
     return args, kwargs, options, queue, policy

@@ -249,7 +249,7 @@ def run_command(
             spec = likeness.complete(unit.connection, target.redactor(actor), actor, other, spec)
         if dry_run:
             defaults = JobDefaults(unit.connection, target.settings, [spec.policy])
-            prepared = prepare.prepare(app, defaults, spec, actor, "user_cli")
+            prepared = prepare.Preparer(app, defaults, actor, "user_cli").prepare(spec)
             click.echo(f"Would make a job of task {prepared.job.task!r}.")
             return
         with unit.transaction():

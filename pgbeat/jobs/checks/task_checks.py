@@ -9,8 +9,9 @@ from celery import Celery, Task
 
 from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.json_values import unreadable
+from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.errors import InvalidJob, InvalidSchedule, UnknownTask
-from pgbeat.jobs.checks.permissions import may_run
+from pgbeat.jobs.checks.permissions import may_run, require_task
 from pgbeat.suggest import did_you_mean
 
 
@@ -27,6 +28,31 @@ def check_call(args: Any, kwargs: Any, options: Any) -> None:
     for name, value in (("args", args), ("kwargs", kwargs)):
         if (problem := unreadable(value)) is not None:
             raise InvalidJob.of(name, "malformed", f"{name}: {problem}")
+
+
+def check_request(
+    app: Celery,
+    actor: Actor,
+    task: str | None,
+    options: Mapping[str, Any],
+    *,
+    of_template: bool = False,
+) -> str:
+    """Checks the task and the publish options of a job that somebody asks for; returns the task.
+
+    Raises `Forbidden` if they may not run it.
+    """
+    if task is None:
+        raise InvalidJob.of("task", "required", "task is required: name a task or a template")
+    # Before anything else: not everybody may know which tasks exist.
+    require_task(actor, task, of_template=of_template)
+    check_task(app, task, actor)
+    check_options(options, app.conf)
+    if "eta" in options or "countdown" in options:
+        raise InvalidJob.of(
+            "options", "conflict", "options can't set the time; give run_at or countdown instead"
+        )
+    return str(task)
 
 
 def check_task(app: Celery, name: str, actor: Actor | None = None) -> None:

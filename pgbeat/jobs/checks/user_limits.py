@@ -7,7 +7,7 @@ arguments and a time.
 import json
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 from sqlalchemy import Connection
@@ -23,28 +23,51 @@ from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.jobs.rows.model import Job
 from pgbeat.storable import is_storable
 
+if TYPE_CHECKING:
+    from pgbeat.jobs.preparing.defaults import JobDefaults
+    from pgbeat.jobs.preparing.prepare import JobSpec
 
-def require_call(
-    actor: Actor, task: str | None, options: Mapping[str, Any], *, of_template: bool = False
-) -> set[str]:
-    """Returns the queues that publish options name, also in links, if a user gives them.
 
-    Raises `Forbidden` unless the actor may run the task with these options, and the tasks that they
-    link to.
-    """
-    if task is not None:
-        permissions.require_task(actor, task, of_template=of_template)
+def require_call(actor: Actor, task: str | None, options: Mapping[str, Any]) -> None:
+    """Raises `Forbidden` unless the actor may run the task, and those to which the options link."""
     if actor.tasks is None:
-        return set()
-    for signature in reserved.linked(options):
-        permissions.require_task(actor, str(signature["task"]))
-    return set() if actor.is_admin else reserved.check_for_user(options)
+        return
+    linked = [str(signature["task"]) for signature in reserved.linked(options)]
+    for name in linked if task is None else [task, *linked]:
+        permissions.require_task(actor, name)
 
 
-def require_queues(
+def check(
+    actor: Actor,
+    app: Celery,
+    defaults: "JobDefaults",
+    asked: "JobSpec",
+    task: str,
+    run_at: datetime | None,
+    task_policy: JobPolicy | None,
+) -> None:
+    """Checks what an actor asks of a job of this task, which they may run.
+
+    Raises `Forbidden` for tasks to which its options link and for what an administrator has chosen,
+    and `InvalidJob` for a time that is too far away and for queues that don't exist.
+    """
+    options = asked.publish_options
+    require_call(actor, None, options)
+    if not actor.is_restricted:
+        return
+    if run_at is not None:
+        require_time(defaults.settings, run_at, defaults.now)
+    if asked.policy.template is not None:
+        _require_of_template(asked)
+    if queues := reserved.check_for_user(options):
+        _require_queues(defaults.connection, defaults.settings, app, queues)
+    if task_policy is not None and asked.policy.template is None:
+        _require_of_policy(task, task_policy, asked.policy, options)
+
+
+def _require_queues(
     connection: Connection, settings: Settings, app: Celery, queues: Collection[str]
 ) -> None:
-    """Raises `InvalidJob` unless there are the queues: a user must not make one."""
     missing = set(queues) - app.amqp.queues.keys()
     if missing and own_tables.are_expected(settings.url, app.conf) and own_tables.exist(connection):
         missing -= messages.known(connection, filter(is_storable, missing))
@@ -53,21 +76,17 @@ def require_queues(
         raise InvalidJob.of("queue", "unknown", message)
 
 
-def require_of_template(policy: JobPolicy, queue: str | None, options: Mapping[str, Any]) -> None:
-    """Raises `Forbidden` if a user gives more than a template leaves to users."""
-    others = [name for name in policy.as_json() if name != "template"]
-    others += ["queue"] if queue is not None else []
-    others += ["options"] if options else []
+def _require_of_template(asked: "JobSpec") -> None:
+    others = [name for name in asked.policy.as_json() if name != "template"]
+    others += ["queue"] if asked.queue is not None else []
+    others += ["options"] if asked.options else []
     if others:
-        raise _final(f"template {policy.template!r}", others[0])
+        raise _final(f"template {asked.policy.template!r}", others[0])
 
 
-def require_of_policy(
-    task: str, task_policy: JobPolicy | None, job_policy: JobPolicy, options: Mapping[str, Any]
+def _require_of_policy(
+    task: str, task_policy: JobPolicy, job_policy: JobPolicy, options: Mapping[str, Any]
 ) -> None:
-    """Raises `Forbidden` if a user gives something else than the task's policy."""
-    if task_policy is None:
-        return
     job_policy = job_policy.over(JobPolicy(priority=options.get("priority")))
     for name, value in task_policy._asdict().items():
         asked = getattr(job_policy, name)

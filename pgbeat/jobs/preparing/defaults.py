@@ -1,22 +1,20 @@
 """Completes job policies and new jobs with what their templates, lanes and the settings say."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.database.missing import missing
 from pgbeat.errors import Forbidden, InvalidJob
-from pgbeat.jobs.checks import user_limits
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Lane
-from pgbeat.jobs.policy import task_policies, templates
+from pgbeat.jobs.policy import templates
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.jobs.policy.templates import Template
 from pgbeat.jobs.rows.model import Job
@@ -37,7 +35,7 @@ class JobDefaults:
         checks_lanes: bool = True,
     ) -> None:
         self.settings = settings
-        self._connection = connection
+        self.connection = connection
         known = list(policies)
         names = {policy.template for policy in known if policy.template is not None}
         self._templates = templates.load(connection, names, namespace=settings.namespace)
@@ -51,7 +49,7 @@ class JobDefaults:
     @cached_property
     def now(self) -> datetime:
         """Returns the database's time, as of the start of the transaction."""
-        return connections.now(self._connection)
+        return connections.now(self.connection)
 
     def template(self, name: str) -> Template:
         """Returns the template with that name. Raises `InvalidJob`."""
@@ -62,31 +60,15 @@ class JobDefaults:
     def lane(self, name: str) -> Lane:
         """Returns the lane with that name. Raises `InvalidJob`."""
         if name not in self._lanes:  # of a task's policy
-            loaded = lanes.load(self._connection, [name], namespace=self.settings.namespace)
+            loaded = lanes.load(self.connection, [name], namespace=self.settings.namespace)
             self._lanes |= loaded
         if name not in self._lanes:
             raise self._unknown("lane", name)
         return self._lanes[name]
 
     def _unknown(self, noun: str, name: str) -> InvalidJob:
-        error = missing(self._connection, noun, name, namespace=self.settings.namespace)
+        error = missing(self.connection, noun, name, namespace=self.settings.namespace)
         return InvalidJob.of(noun, "unknown", str(error))
-
-    def require_queues(self, app: Celery, queues: Collection[str]) -> None:
-        """Raises `InvalidJob` unless there are the queues."""
-        if queues:
-            user_limits.require_queues(self._connection, self.settings, app, queues)
-
-    def policy(self, policy: JobPolicy, *, may_waive: bool = True) -> JobPolicy:
-        """Returns the policy, completed by its template's. Raises `InvalidJob`.
-
-        Raises `Forbidden` if the policy waives the approval that the template requires, unless
-        `may_waive`.
-        """
-        if policy.template is None:
-            return policy
-        template = self.template(policy.template).policy
-        return _completed(policy, template, f"template {policy.template!r}", may_waive=may_waive)
 
     def apply(self, job: Job, policy: JobPolicy) -> Job:
         """Returns the job with the fields that the policy and the settings determine.
@@ -134,23 +116,35 @@ class JobDefaults:
         return job._replace(**changes)
 
 
-def of_task(policy: JobPolicy, app: Celery, task: str, *, may_waive: bool = True) -> JobPolicy:
-    """Returns the policy of a job, completed by its task's. Raises as `JobDefaults.policy`."""
-    own_policy = task_policies.of_task(app, task)
-    if own_policy is None:
-        return policy
-    return _completed(policy, own_policy, f"task {task!r}", may_waive=may_waive)
+def complete(
+    policy: JobPolicy,
+    template: Template | None,
+    task: str,
+    task_policy: JobPolicy | None,
+    *,
+    may_waive: bool = True,
+) -> JobPolicy:
+    """Returns the policy of a job, completed by those of its template and its task.
 
-
-def _completed(policy: JobPolicy, by: JobPolicy, what: str, *, may_waive: bool) -> JobPolicy:
-    if by.requires_approval and policy.requires_approval is False and not may_waive:
-        raise Forbidden(
-            f"{what} requires approval, which only an administrator may waive; leave "
-            "requires_approval out",
-            field="requires_approval",
-            is_for_admins=True,
-        )
-    return policy.over(by)
+    Raises `InvalidJob` if the template's is invalid, and `Forbidden` if the job's waives the
+    approval that one of them requires, unless the actor `may_waive` it.
+    """
+    template_policy = None if template is None else template.policy
+    for noun, name, by in (
+        ("template", policy.template, template_policy),
+        ("task", task, task_policy),
+    ):
+        if by is None:
+            continue
+        if by.requires_approval and policy.requires_approval is False and not may_waive:
+            raise Forbidden(
+                f"{noun} {name!r} requires approval, which only an administrator may waive; leave "
+                "requires_approval out",
+                field="requires_approval",
+                is_for_admins=True,
+            )
+        policy = policy.over(by)
+    return policy
 
 
 def backoff(policy: JobPolicy, settings: Settings) -> tuple[timedelta, timedelta]:

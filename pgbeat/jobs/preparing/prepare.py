@@ -1,6 +1,6 @@
 """Prepares submitted jobs, and their messages, without writing anything."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -11,18 +11,17 @@ from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.carried import carried_headers, with_headers
 from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.broker.publishing.message_templates import TaskMessage
-from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.config import Settings
 from pgbeat.config.app_state import state_of
 from pgbeat.database.tables import JOB_SOURCES
 from pgbeat.errors import InvalidJob
-from pgbeat.jobs.checks import permissions, user_limits
-from pgbeat.jobs.checks.task_checks import check_arguments, check_call, check_task
+from pgbeat.jobs.checks import user_limits
+from pgbeat.jobs.checks.task_checks import check_arguments, check_call, check_request
 from pgbeat.jobs.policy import pinned_queues, task_policies
 from pgbeat.jobs.policy.policies import JobPolicy, stored
 from pgbeat.jobs.policy.templates import Template
 from pgbeat.jobs.preparing import placeholders
-from pgbeat.jobs.preparing.defaults import JobDefaults, of_task
+from pgbeat.jobs.preparing.defaults import JobDefaults, complete
 from pgbeat.jobs.preparing.details import Details
 from pgbeat.jobs.preparing.placeholders import Facts
 from pgbeat.jobs.preparing.times import run_at_of
@@ -58,6 +57,11 @@ class JobSpec(NamedTuple):
     #: The name by which other members of its group depend on it.
     key: str | None = None
 
+    @property
+    def publish_options(self) -> dict[str, Any]:
+        """Returns Celery's publish options, with the queue."""
+        return {**self.options} if self.queue is None else {**self.options, "queue": self.queue}
+
 
 class PreparedJob(NamedTuple):
     """A job that can be written, and its message."""
@@ -83,46 +87,8 @@ def unique_keys(batch: Sequence[PreparedJob]) -> dict[UniqueKey, timedelta | Non
     return {new.job.key: new.unique_for for new in batch if new.job.key is not None}
 
 
-def prepare(
-    app: Celery, defaults: JobDefaults, spec: JobSpec, actor: Actor, job_source: str
-) -> PreparedJob:
-    """Returns the actor's job, and its message.
-
-    Raises `InvalidJob`, `UnknownTask` or `InvalidSchedule` if the spec is invalid, and `Forbidden`
-    if the actor may not run the task, set the options or waive the approval.
-    """
-    check_call(spec.args or (), spec.kwargs, spec.options)
-    job_id = uuid4()
-    pattern = _Pattern(app, defaults, spec, actor, job_source, job_id)
-    return pattern.prepare(defaults, job_id, pattern.spec.args or (), pattern.spec.kwargs)
-
-
 #: The most patterns that an app keeps.
 _MOST = 1000
-
-
-def prepare_again(
-    app: Celery, defaults: JobDefaults, spec: JobSpec, actor: Actor, job_source: str
-) -> PreparedJob:
-    """Returns a job as `prepare` does, with what it shares with earlier ones checked only then.
-
-    The settings must be those of `settings_of`, and `defaults` must not check lanes.
-    """
-    if not _is_repeated(spec) or spec.run_at is not None or spec.countdown is not None:
-        return prepare(app, defaults, spec, actor, job_source)
-    check_call(spec.args or (), spec.kwargs, spec.options)
-    patterns = state_of(app).part(_Patterns).of(defaults.settings)
-    task = app.tasks.get(spec.task)
-    key = spec.task, task, spec.queue, spec.description, spec.policy, actor, job_source
-    job_id = uuid4()
-    try:
-        pattern = patterns.get(key)
-    except TypeError:  # resources can't be hashed
-        return prepare(app, defaults, spec, actor, job_source)
-    if pattern is None:
-        shared = spec._replace(args=None, kwargs={})  # these may be large
-        pattern = patterns[key] = _Pattern(app, defaults, shared, actor, job_source, job_id)
-    return pattern.prepare(defaults, job_id, spec.args or (), spec.kwargs)
 
 
 class _Patterns:
@@ -140,43 +106,68 @@ class _Patterns:
         return patterns
 
 
-def _is_repeated(spec: JobSpec) -> bool:
-    """Returns whether other jobs may differ from this one only in their arguments."""
-    return not (
-        spec.policy.template is not None
-        or spec.options
-        or spec.labels
-        or spec.metadata
-        or type(spec.task) is not str
-    )
-
-
 class Preparer:
-    """Prepares many jobs of an actor's, with what they have in common checked once."""
+    """Prepares an actor's jobs, with what those have in common that are alike checked once.
+
+    What one that `lasts` has checked holds for the app's later jobs, too. Its settings must be
+    those of `settings_of`, and its `defaults` must not check lanes.
+    """
 
     def __init__(
-        self, app: Celery, defaults: JobDefaults, policy: JobPolicy, actor: Actor, job_source: str
+        self,
+        app: Celery,
+        defaults: JobDefaults,
+        actor: Actor,
+        job_source: str,
+        *,
+        lasts: bool = False,
     ) -> None:
-        self._app, self._defaults, self._policy = app, defaults, policy
+        self._app, self._defaults = app, defaults
         self._actor, self._job_source = actor, job_source
-        self._patterns: dict[Any, _Pattern] = {}
+        self._lasts = lasts
+        self._patterns: dict[Any, _Pattern] = (
+            state_of(app).part(_Patterns).of(defaults.settings) if lasts else {}
+        )
 
     def prepare(self, spec: JobSpec) -> PreparedJob:
-        """Returns a job as `prepare` does, and raises the same."""
-        if spec.policy is not self._policy or not _is_repeated(spec):
-            return prepare(self._app, self._defaults, spec, self._actor, self._job_source)
+        """Returns the job of a spec, and its message.
+
+        Raises `InvalidJob`, `UnknownTask` or `InvalidSchedule` if the spec is invalid, and
+        `Forbidden` if the actor may not run the task, set the options or waive the approval.
+        """
         check_call(spec.args or (), spec.kwargs, spec.options)
         job_id = uuid4()
-        key = (spec.task, spec.queue, spec.run_at, spec.countdown, spec.description)
+        key = self._key(spec)
         try:
             pattern = self._patterns.get(key)
-        except TypeError:  # one of them is of a wrong type
-            pattern = None
+        except TypeError:  # resources, or one of a wrong type, can't be hashed
+            key = pattern = None
         if pattern is None:
-            pattern = self._patterns[key] = _Pattern(
-                self._app, self._defaults, spec, self._actor, self._job_source, job_id
+            shared = spec if key is None else spec._replace(args=None, kwargs={})  # may be large
+            pattern = _Pattern(
+                self._app, self._defaults, shared, self._actor, self._job_source, job_id
             )
-        return pattern.prepare(self._defaults, job_id, spec.args or (), spec.kwargs)
+            if key is not None:
+                self._patterns[key] = pattern
+        return pattern.prepare(self._defaults, job_id, pattern.spec if key is None else spec)
+
+    def _key(self, spec: JobSpec) -> Hashable:
+        """Returns what jobs have in common that may differ in their arguments; `None` for one."""
+        if (
+            spec.policy.template is not None
+            or spec.options
+            or spec.labels
+            or spec.metadata
+            or type(spec.task) is not str
+        ):
+            return None
+        alike = spec.task, spec.queue, spec.description
+        if not self._lasts:
+            return *alike, id(spec.policy), spec.run_at, spec.countdown
+        if spec.run_at is not None or spec.countdown is not None:
+            return None
+        task = self._app.tasks.get(spec.task)
+        return *alike, task, spec.policy, self._actor, self._job_source
 
 
 class _Pattern:
@@ -186,43 +177,35 @@ class _Pattern:
         self,
         app: Celery,
         defaults: JobDefaults,
-        spec: JobSpec,
+        asked: JobSpec,
         actor: Actor,
         job_source: str,
         job_id: UUID,
     ) -> None:
         _check_origin(actor.name, job_source)
-        Details(spec.description, spec.labels, spec.metadata).check()
-        self._app = app
-        self._policy = defaults.policy(spec.policy, may_waive=actor.is_admin)
-        self._run_at = run_at_of(spec.run_at, spec.countdown, defaults.now)
-        own_options = _with_queue(spec)
-        #: Whether its unique key is the actor's own.
-        self._has_own_key = actor.is_restricted and spec.policy.may_have_key
-        if actor.is_restricted:
-            user_limits.require_time(defaults.settings, self._run_at, defaults.now)
-            if spec.policy.template is not None:
-                user_limits.require_of_template(spec.policy, spec.queue, spec.options)
-        if self._policy.template is not None:
+        Details(asked.description, asked.labels, asked.metadata).check()
+        self._app, self._actor, self._job_source = app, actor, job_source
+        #: What the actor asks for; so the id of its policy is no other's meanwhile.
+        self._asked = asked
+        self._run_at: datetime | None = None
+        if asked.run_at is not None or asked.countdown is not None:
+            self._run_at = run_at_of(asked.run_at, asked.countdown, defaults.now)
+        spec, template = asked, None
+        if asked.policy.template is not None:
+            template = defaults.template(asked.policy.template)
             zone = str(getattr(app.timezone, "key", None) or app.timezone)
             facts = Facts(self._run_at or defaults.now, zone, str(job_id), trigger="manual")
-            spec = _from_template(spec, defaults.template(self._policy.template), facts)
-        #: Completed by the template.
-        self.spec = spec
-        queues = _check_task(
-            app, spec, actor, own_options, of_template=self._policy.template is not None
+            spec = _from_template(asked, template, facts)
+        options = spec.publish_options
+        self._task = check_request(app, actor, spec.task, options, of_template=template is not None)
+        task_policy = task_policies.of_task(app, self._task)
+        user_limits.check(actor, app, defaults, asked, self._task, self._run_at, task_policy)
+        self._policy = complete(
+            asked.policy, template, self._task, task_policy, may_waive=actor.is_admin
         )
-        defaults.require_queues(app, queues)
-        self._actor, self._job_source = actor, job_source
-        self._task = str(spec.task)
-        options = _with_queue(spec)
         pinned = pinned_queues.send_options(app, self._task, ((), {}), options)
-        if pinned is not options:
-            self.spec = spec._replace(queue=pinned["queue"])
-        if actor.is_restricted:
-            task_policy = task_policies.of_task(app, self._task)
-            user_limits.require_of_policy(self._task, task_policy, self._policy, own_options)
-        self._policy = of_task(self._policy, app, self._task, may_waive=actor.is_admin)
+        #: Completed by the template, and by the version to which its task is pinned.
+        self.spec = spec if pinned is options else spec._replace(queue=pinned["queue"])
         self._serializer = str(
             spec.options.get("serializer")
             or app.tasks[self._task].serializer
@@ -233,12 +216,10 @@ class _Pattern:
         #: The job and the message's options, unless they vary.
         self._made: tuple[Job, dict[str, Any]] | None = None
 
-    def prepare(
-        self, defaults: JobDefaults, job_id: UUID, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> PreparedJob:
-        """Returns the job with these arguments."""
+    def prepare(self, defaults: JobDefaults, job_id: UUID, call: JobSpec) -> PreparedJob:
+        """Returns the job with the arguments of a call."""
+        args, kwargs = call.args or (), dict(call.kwargs)
         check_arguments(self._app, self._task, args, kwargs)
-        kwargs = dict(kwargs)
         stored_args = _as_stored(list(args), self._serializer)
         stored_kwargs = _as_stored(kwargs, self._serializer)
         if self._made is None or stored_args is None:
@@ -277,18 +258,14 @@ class _Pattern:
             metadata=spec.metadata,
         )
         job = defaults.apply(job, self._policy)
-        if self._has_own_key and job.unique_key is not None:
+        if self._actor.is_restricted and self._asked.policy.may_have_key and job.unique_key:
             job = job._replace(unique_key=user_limits.own_key(self._actor, job.unique_key))
-        options = _with_queue(spec)
+        options = spec.publish_options
         if job.priority:
             options.setdefault("priority", job.priority)
         if self._run_at is not None:
             options["eta"] = self._run_at
         return job, options
-
-
-def _with_queue(spec: JobSpec) -> dict[str, Any]:
-    return {**spec.options} if spec.queue is None else {**spec.options, "queue": spec.queue}
 
 
 def _from_template(spec: JobSpec, template: Template, facts: Facts) -> JobSpec:
@@ -318,26 +295,6 @@ def fill_template(
     if args is None:
         args = placeholders.fill(template.args, facts, "args")
     return args, {**placeholders.fill(template.kwargs, facts, "kwargs"), **kwargs}
-
-
-def _check_task(
-    app: Celery, spec: JobSpec, actor: Actor, own_options: Mapping[str, Any], *, of_template: bool
-) -> set[str]:
-    """Checks the task and its options; returns the queues that a user names.
-
-    `own_options` are the actor's.
-    """
-    if spec.task is None:
-        raise InvalidJob.of("task", "required", "task is required: name a task or a template")
-    # Before anything else: not everybody may know which tasks exist.
-    permissions.require_task(actor, spec.task, of_template=of_template)
-    check_task(app, spec.task, actor)
-    check_options(_with_queue(spec), app.conf)
-    if "eta" in spec.options or "countdown" in spec.options:
-        raise InvalidJob.of(
-            "options", "conflict", "options can't set the time; give run_at or countdown instead"
-        )
-    return user_limits.require_call(actor, spec.task, own_options, of_template=of_template)
 
 
 def _check_origin(created_by: Any, job_source: Any) -> None:

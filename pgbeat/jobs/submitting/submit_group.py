@@ -51,7 +51,7 @@ def prepare_members(
 ) -> list[PreparedJob]:
     """Returns the jobs of a group, the last its callback if it has one, without writing anything.
 
-    Raises as `prepare.prepare`.
+    Raises as `Preparer.prepare`.
     """
     if not 0 < len(members) <= MOST:
         raise InvalidJob.of(
@@ -68,7 +68,7 @@ def prepare_members(
     last = None if callback is None else _callback_spec(callback)
     policies = [spec.policy for spec in (*specs, *([] if last is None else [last]))]
     defaults = JobDefaults(unit.connection, unit.settings, policies)
-    preparer = prepare.Preparer(app, defaults, members_of.NO_POLICY, unit.actor, job_source)
+    preparer = prepare.Preparer(app, defaults, unit.actor, job_source)
     prepared: list[PreparedJob] = []
     with members_of.numbered() as at:
         for at.number, spec in enumerate(specs):

@@ -47,7 +47,7 @@ def _write(
             specs.append((at.number, members.spec(member, policy)))
     policies = {id(spec.policy): spec.policy for _, spec in specs}
     defaults = JobDefaults(unit.connection, unit.settings, policies.values())
-    preparer = prepare.Preparer(unit.require_app(), defaults, policy, unit.actor, job_source)
+    preparer = prepare.Preparer(unit.require_app(), defaults, unit.actor, job_source)
     prepared: list[prepare.PreparedJob] = []
     with members.numbered("job") as at:
         for at.number, spec in specs:

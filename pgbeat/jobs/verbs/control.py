@@ -24,9 +24,8 @@ from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.lanes.waiting import Where
 from pgbeat.jobs.messages import kept_messages
-from pgbeat.jobs.preparing import prepare
 from pgbeat.jobs.preparing.defaults import JobDefaults
-from pgbeat.jobs.preparing.prepare import JobSpec
+from pgbeat.jobs.preparing.prepare import JobSpec, Preparer
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows import unique_keys
 from pgbeat.jobs.rows.model import Job
@@ -56,10 +55,10 @@ def finish(
 def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob:
     """Makes a job of the actor's, or finds the one that has its unique key.
 
-    Raises as `prepare.prepare`, and `BrokerUnavailable`.
+    Raises as `Preparer.prepare`, and `BrokerUnavailable`.
     """
     defaults = JobDefaults(unit.connection, unit.settings, [spec.policy])
-    prepared = prepare.prepare(unit.require_app(), defaults, spec, unit.actor, job_source)
+    prepared = Preparer(unit.require_app(), defaults, unit.actor, job_source).prepare(spec)
     parents = depends_on.existing(unit, spec)
     [new] = submissions.write(unit, [depends_on.blocked(prepared, spec, parents)])
     if new.is_new:

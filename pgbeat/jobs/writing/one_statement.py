@@ -23,9 +23,8 @@ from pgbeat.jobs.flow import dispatch
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.messages import canvas
-from pgbeat.jobs.preparing import prepare
 from pgbeat.jobs.preparing.defaults import JobDefaults
-from pgbeat.jobs.preparing.prepare import JobSpec, PreparedJob
+from pgbeat.jobs.preparing.prepare import JobSpec, PreparedJob, Preparer
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows import new_jobs
 from pgbeat.jobs.rows.model import Job
@@ -39,7 +38,7 @@ _SESSION, _ISOLATED = "pgbeat_prepared", "pgbeat_isolated"
 def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob | None:
     """Makes a job as `control.submit` does, or returns `None`: then nothing was written.
 
-    The unit must be a program's, and not be open. Raises as `prepare.prepare`.
+    The unit must be a program's, and not be open. Raises as `Preparer.prepare`.
     """
     if spec.depends_on or spec.key is not None:
         return None
@@ -53,7 +52,7 @@ def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob 
             return None
         defaults = JobDefaults(unit.connection, unit.settings, [spec.policy], checks_lanes=False)
         app = unit.require_app()
-        prepared = prepare.prepare_again(app, defaults, spec, unit.actor, job_source)
+        prepared = Preparer(app, defaults, unit.actor, job_source, lasts=True).prepare(spec)
         place = canvas.within_task()
         prepared = prepared._replace(job=place.of(prepared.job))
         job, message = prepared.job, None
