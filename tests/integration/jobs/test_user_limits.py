@@ -126,6 +126,13 @@ def test_what_a_template_says_is_final(job_control: JobControl) -> None:
         assert job_control.order(7, actor=ROOT, template="t", **given).is_new
 
 
+def test_a_template_may_say_something_else_than_its_task_s_policy(job_control: JobControl) -> None:
+    with job_control.unit().transaction() as unit:
+        template_control.put(unit, "more", task="jobs.policed", job_policy={"max_attempts": 5})
+    made = job_control.order(7, actor=ALICE, template="more").job
+    assert (made.max_attempts, made.priority) == (5, 4)
+
+
 def test_users_give_a_template_s_jobs_arguments_and_a_time(job_control: JobControl) -> None:
     made = job_control.order(
         7,
