@@ -160,7 +160,7 @@ def _table(table: Table, notes: dict[str, Any]) -> Iterator[str]:
         yield f"| `{column.name}` | {_type(column)} | {_default(column)} | {note} |"
     yield ""
     keys = ", ".join(f"`{column.name}`" for column in table.primary_key)
-    yield f"Primary key: {keys}."
+    yield f"Primary key: {keys or '`id`, in each of its parts'}."
     yield ""
 
 
@@ -174,7 +174,7 @@ def _default(column: Column[Any]) -> str:
     if column.identity is not None:
         return "identity"
     default: Any = getattr(column.server_default, "arg", None)
-    return "" if default is None else f"`{_cell(str(default))}`"
+    return "" if default is None else f"`{_cell(str(default).partition('::')[0])}`"
 
 
 # -- settings, and options of the transport --------------------------------------------------------

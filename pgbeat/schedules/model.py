@@ -247,7 +247,7 @@ def _iso(moment: datetime) -> bytes:
 
 #: Selects the columns of `Schedule`.
 SELECT = select(
-    *(c for c in schedules.c if c.name != "file_definition"),
+    *(schedules.c[name] for name in Schedule._fields if name != "version"),
     text("schedules.xmin::text::bigint AS version"),
 )
 #: Whether beat evaluates a row at all.

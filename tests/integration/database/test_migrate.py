@@ -9,14 +9,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import Connection, Engine, Inspector, text
+from sqlalchemy import Connection, Engine, text
 
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.database.migrations import migrate
-from pgbeat.database.tables import SCHEMA, metadata
+from pgbeat.database.tables import COLUMNS
 from pgbeat.errors import SchemaError
 from tests.support import schema_contents, versions
 from tests.support.command_line import run
@@ -484,32 +482,4 @@ def test_the_recorded_contents_are_those_of_a_new_schema(migrated: Engine) -> No
     """If not: `python -m tests.support.schema_contents`."""
     with migrated.connect() as connection:
         assert schema_contents.lines(connection) == schema_contents.recorded().read_text()
-
-
-def test_the_columns_in_python_are_those_of_the_migrations(
-    migrated: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # SQLAlchemy 2.0 lists no schema whose name begins with "pg".
-    monkeypatch.setattr(Inspector, "get_schema_names", lambda inspector: [SCHEMA])
-    with migrated.connect() as connection:
-        histories = set(connection.scalars(text(_PARTITIONS)))
-        context = MigrationContext.configure(
-            connection,
-            opts={
-                "include_schemas": True,
-                "include_name": lambda name, kind, parents: (
-                    name == SCHEMA if kind == "schema" else name not in histories
-                ),
-                "include_object": lambda each, name, kind, *rest: kind in ("table", "column"),
-                "compare_type": True,
-                "compare_server_default": True,
-                "version_table": "migrations",
-                "version_table_schema": SCHEMA,
-            },
-        )
-        assert compare_metadata(context, metadata) == []
-
-
-_PARTITIONS = """
-    SELECT relname FROM pg_class WHERE relnamespace = 'pgbeat'::regnamespace AND relispartition
-"""
+        assert schema_contents.columns(connection) == COLUMNS.read_text()
