@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from sqlalchemy import Connection, func, insert, select, text, update
 
 from pgbeat.access.actors import is_name
-from pgbeat.database.missing import not_found
+from pgbeat.database.named_rows import not_found
 from pgbeat.database.privileges import may_change
 from pgbeat.database.tables import tokens
 from pgbeat.errors import InvalidJob, InvalidToken

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.broker import message_ends
 from pgbeat.database import channels, sql
-from pgbeat.database.missing import not_found
+from pgbeat.database.named_rows import not_found
 from pgbeat.errors import NotFound, QueueLocked
 
 #: The arguments of a declaration that a queue keeps, and their columns.

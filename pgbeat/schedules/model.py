@@ -20,7 +20,7 @@ from sqlalchemy import (
     text,
 )
 
-from pgbeat.database.missing import missing
+from pgbeat.database.named_rows import NamedRows
 from pgbeat.database.tables import schedules
 from pgbeat.jobs.preparing.placeholders import in_use
 from pgbeat.names import NAMESPACE
@@ -246,28 +246,15 @@ def _iso(moment: datetime) -> bytes:
 
 
 #: Selects the columns of `Schedule`.
-SELECT = select(
+_COLUMNS: Any = (
     *(schedules.c[name] for name in Schedule._fields if name != "version"),
     text("schedules.xmin::text::bigint AS version"),
 )
+SELECT = select(*_COLUMNS)
+_rows = NamedRows("schedule", Schedule, _COLUMNS)
+get, is_named = _rows.get, _rows.is_named
 #: Whether beat evaluates a row at all.
 ACTIVE = schedules.c.enabled & schedules.c.paused_at.is_(None)
-
-
-def is_named(name: str, namespace: str) -> ColumnElement[bool]:
-    """Returns the condition that finds the row of that name."""
-    return (schedules.c.name == name) & (schedules.c.namespace == namespace)
-
-
-def get(
-    connection: Connection, name: str, *, namespace: str = NAMESPACE, for_update: bool = False
-) -> Schedule:
-    """Returns the schedule of that name. Raises `NotFound`, with the most similar name."""
-    query = SELECT.where(is_named(name, namespace))
-    row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
-    if row is None:
-        raise missing(connection, "schedule", name, namespace=namespace)
-    return Schedule._make(row)
 
 
 def listing(

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.broker.publishing.json_values import unreadable
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.database.missing import missing
+from pgbeat.database.named_rows import missing
 from pgbeat.database.tables import schedules
 from pgbeat.errors import AlreadyExists, InvalidJob, InvalidSchedule, InvalidTimetable, Problem
 from pgbeat.jobs.policy import policies as job_policies

@@ -6,12 +6,11 @@ The rows that this returns hold no secrets. Only `pgbeat.webhooks.outbox` reads 
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, case, func, select, text
+from sqlalchemy import Connection, case, func, text
 
-from pgbeat.database.missing import missing
+from pgbeat.database.named_rows import NamedRows
 from pgbeat.database.tables import EVENTS as EVENTS
 from pgbeat.database.tables import webhooks
-from pgbeat.names import NAMESPACE
 from pgbeat.webhooks.formats import WITH_SECRET
 
 #: Deliveries of a webhook under way at once, while they succeed. After a failure, there is one.
@@ -63,31 +62,8 @@ COLUMNS = [
 ]
 
 
-def _is_of(namespace: str) -> ColumnElement[bool]:
-    """Returns the SQL condition that selects the webhooks that people made."""
-    return (webhooks.c.namespace == namespace) & webhooks.c.schedule_id.is_(None)
-
-
-def is_webhook(name: str, namespace: str) -> ColumnElement[bool]:
-    """Returns the SQL condition that selects a webhook."""
-    return (webhooks.c.name == name) & _is_of(namespace)
-
-
-def get(
-    connection: Connection, name: str, *, namespace: str = NAMESPACE, for_update: bool = False
-) -> Webhook:
-    """Returns the webhook with that name. Raises `NotFound`, with the most similar name."""
-    query = select(*COLUMNS).where(is_webhook(name, namespace))
-    row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
-    if row is None:
-        raise missing(connection, "webhook", name, namespace=namespace)
-    return Webhook(*row)
-
-
-def listing(connection: Connection, *, namespace: str = NAMESPACE) -> list[Webhook]:
-    """Returns all webhooks, by name."""
-    query = select(*COLUMNS).where(_is_of(namespace)).order_by(webhooks.c.name)
-    return [Webhook(*row) for row in connection.execute(query)]
+_rows = NamedRows("webhook", Webhook, COLUMNS)
+get, listing, is_webhook = _rows.get, _rows.listing, _rows.is_named
 
 
 _DISABLE = text(

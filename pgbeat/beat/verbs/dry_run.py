@@ -112,7 +112,7 @@ def _waits(connection: Connection, job: Job) -> str | None:
         return "a person's approval"
     if job.lane is None:
         return None
-    lane = lanes.get(connection, job.namespace, job.lane)
+    lane = lanes.get(connection, job.lane, namespace=job.namespace)
     ahead = waiting.length(connection, job.namespace, job.lane)
     is_full = (
         lane.max_running is not None and slots.count_running(connection, lane) >= lane.max_running

@@ -75,7 +75,7 @@ def show_command(target: Target, name: str, limit: int) -> None:
     """
     _import_policies(target)
     with target.reading() as (connection, now):
-        lane = lanes.get(connection, target.namespace, name)
+        lane = lanes.get(connection, name, namespace=target.namespace)
         [row] = [r for r in lanes.listing(connection, lane.namespace) if r.lane.name == name]
         holders = occupancy.holders(connection, lane)
         waiting = occupancy.line(connection, lane, limit=limit)

@@ -195,7 +195,7 @@ def _missing(connection: Connection, row: Schedule, columns: Collection[str]) ->
         except NotFound as error:
             yield f"until it is added, nothing is launched after it: {error}"
     lookups: dict[str, Callable[[str], object]] = {
-        "lane": lambda name: lanes.get(connection, row.namespace, name),
+        "lane": lambda name: lanes.get(connection, name, namespace=row.namespace),
         "template": lambda name: templates.get(connection, name, namespace=row.namespace),
     }
     for key, look_up in lookups.items():

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, select, text
+from sqlalchemy import Connection, select, text
 
 from pgbeat.database import sql
-from pgbeat.database.missing import missing
+from pgbeat.database.named_rows import NamedRows
 from pgbeat.database.tables import lanes
 from pgbeat.errors import InvalidJob, InvalidTimetable
 from pgbeat.timetables import parse_duration, span
@@ -114,18 +114,8 @@ _AUDITED = (
 COLUMNS = [lanes.c[name] for name in Lane._fields]
 
 
-def load(connection: Connection, names: Iterable[str], *, namespace: str) -> dict[str, Lane]:
-    """Returns the lanes with these names that exist."""
-    wanted = list(names)
-    if not wanted:
-        return {}
-    query = select(*COLUMNS).where(lanes.c.namespace == namespace, lanes.c.name.in_(wanted))
-    return {row.name: Lane(*row) for row in connection.execute(query)}
-
-
-def is_lane(namespace: str, name: str) -> ColumnElement[bool]:
-    """Returns the SQL condition that selects a lane."""
-    return (lanes.c.namespace == namespace) & (lanes.c.name == name)
+_rows = NamedRows("lane", Lane, COLUMNS)
+get, load, is_lane = _rows.get, _rows.load, _rows.is_named
 
 
 def lock(connection: Connection, namespace: str, name: str, *, wait: bool = True) -> Lane | None:
@@ -134,18 +124,10 @@ def lock(connection: Connection, namespace: str, name: str, *, wait: bool = True
     Returns `None` if it doesn't exist. Without `wait`, raises the error of a lock timeout if
     another transaction has locked it.
     """
-    query = select(*COLUMNS).where(is_lane(namespace, name))
+    query = select(*COLUMNS).where(is_lane(name, namespace))
     query = query.with_for_update(key_share=True, nowait=not wait)
     row = connection.execute(query).one_or_none()
     return None if row is None else Lane(*row)
-
-
-def get(connection: Connection, namespace: str, name: str) -> Lane:
-    """Returns the lane with that name. Raises `NotFound`, with the most similar name."""
-    by_name = load(connection, [name], namespace=namespace)
-    if name not in by_name:
-        raise missing(connection, "lane", name, namespace=namespace)
-    return by_name[name]
 
 
 class Room(NamedTuple):

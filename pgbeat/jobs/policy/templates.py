@@ -3,13 +3,12 @@
 A job has a copy of the values: later changes of the template don't affect it.
 """
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, select
+from sqlalchemy import Connection, select
 
-from pgbeat.database.missing import missing
+from pgbeat.database.named_rows import NamedRows
 from pgbeat.database.tables import schedules, templates
 from pgbeat.jobs.policy import policies as job_policies
 from pgbeat.jobs.policy.policies import JobPolicy
@@ -50,33 +49,8 @@ COLUMNS = [templates.c[name] for name in Template._fields]
 NAMED = schedules.c.job_policy["template"].astext
 
 
-def load(connection: Connection, names: Iterable[str], *, namespace: str) -> dict[str, Template]:
-    """Returns the templates with these names that exist."""
-    wanted = list(names)
-    if not wanted:
-        return {}
-    query = select(*COLUMNS).where(templates.c.namespace == namespace, templates.c.name.in_(wanted))
-    return {row.name: Template(*row) for row in connection.execute(query)}
-
-
-def is_template(name: str, namespace: str) -> ColumnElement[bool]:
-    """Returns the SQL condition that selects a template."""
-    return (templates.c.name == name) & (templates.c.namespace == namespace)
-
-
-def get(connection: Connection, name: str, *, namespace: str, for_update: bool = False) -> Template:
-    """Returns the template with that name. Raises `NotFound`, with the most similar name."""
-    query = select(*COLUMNS).where(is_template(name, namespace))
-    row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
-    if row is None:
-        raise missing(connection, "template", name, namespace=namespace)
-    return Template(*row)
-
-
-def listing(connection: Connection, *, namespace: str) -> list[Template]:
-    """Returns all templates, by name."""
-    query = select(*COLUMNS).where(templates.c.namespace == namespace).order_by(templates.c.name)
-    return [Template(*row) for row in connection.execute(query)]
+_rows = NamedRows("template", Template, COLUMNS)
+get, load, listing, is_template = _rows.get, _rows.load, _rows.listing, _rows.is_named
 
 
 def users(connection: Connection, *, namespace: str) -> dict[str, list[str]]:

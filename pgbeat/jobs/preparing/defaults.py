@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.database.missing import missing
+from pgbeat.database.named_rows import missing
 from pgbeat.errors import Forbidden, InvalidJob
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Lane

@@ -92,7 +92,7 @@ def request(
     permissions.require_task(unit.actor, name)
     check_task(app, name, unit.actor)
     policy = job_policies.parse({"tags": tags, "resources": resources or {}})
-    lanes.get(unit.connection, unit.namespace, lane)
+    lanes.get(unit.connection, lane, namespace=unit.namespace)
     unit.record_action("run", "direct", name, None, {"lane": lane})
     registered = task if isinstance(task, Task) else app.tasks[name]
     return DirectExecution(app, unit.settings, unit.actor, registered, lane, policy)
@@ -128,7 +128,7 @@ class DirectExecution:
     def _slot(self, publisher: Publisher, timeout: float) -> Iterator[None]:
         """Waits for a slot, and holds it during the block."""
         with self._session() as connection:
-            lanes.get(connection, self._settings.namespace, self._lane)
+            lanes.get(connection, self._lane, namespace=self._settings.namespace)
             with connections.transaction(connection):
                 publisher.prepare(connection)
             connections.driver(connection).execute(f"LISTEN {channels.LANES}")
@@ -214,7 +214,7 @@ class DirectExecution:
             logger.warning("Can't release a slot of lane %r: %s", self._lane, reason)
 
     def _why_no_slot(self, connection: Connection, reservation: int, timeout: float) -> str:
-        lane = lanes.get(connection, self._settings.namespace, self._lane)
+        lane = lanes.get(connection, self._lane, namespace=self._settings.namespace)
         now = connections.now(connection)
         place_id = f"direct/{reservation}"
         waiting = [work for work in occupancy.line(connection, lane, limit=1000) if work.is_direct]

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
-from pgbeat.database.missing import missing
+from pgbeat.database.named_rows import missing
 from pgbeat.errors import InvalidJob, InvalidTransition
 from pgbeat.jobs.checks import user_limits
 from pgbeat.jobs.checks.permissions import require_admin

@@ -64,7 +64,7 @@ def save(
     connection, namespace = unit.connection, unit.namespace
     before = lanes.lock(connection, namespace, name)
     if before is None and only == "there":
-        lanes.get(connection, namespace, name)
+        lanes.get(connection, name, namespace=namespace)
     changes = dict(changes)
     if "rate_limit" in changes:
         changes = _NO_TEMPORARY | changes
@@ -77,7 +77,7 @@ def save(
     is_new = connection.execute(statement.returning(table.c.name)).one_or_none() is not None
     if only == "new" and not is_new:
         raise AlreadyExists(f"there is a lane {name!r} already")
-    query = select(*lanes.COLUMNS).where(lanes.is_lane(namespace, name)).with_for_update()
+    query = select(*lanes.COLUMNS).where(lanes.is_lane(name, namespace)).with_for_update()
     lane = Lane(*connection.execute(query).one())._replace(**changes)
     problems = _problems(lane)
     if lane.policy is not None and {"policy", "options"} & set(changes):
@@ -197,7 +197,7 @@ def _check_fairness(lane: Lane, problems: Problems) -> None:
 
 
 def _update(unit: UnitOfWork, name: str, values: Mapping[str, Any]) -> Lane:
-    statement = update(table).where(lanes.is_lane(unit.namespace, name)).values(**values)
+    statement = update(table).where(lanes.is_lane(name, unit.namespace)).values(**values)
     return Lane(*unit.connection.execute(statement.returning(*lanes.COLUMNS)).one())
 
 
@@ -228,7 +228,7 @@ def resume(unit: UnitOfWork, name: str) -> tuple[Lane, bool]:
 
 def _lock(unit: UnitOfWork, name: str) -> Lane:
     lane = lanes.lock(unit.connection, unit.namespace, name)
-    return lane or lanes.get(unit.connection, unit.namespace, name)
+    return lane or lanes.get(unit.connection, name, namespace=unit.namespace)
 
 
 _USES = text(sql.load("lane_control.sql", "uses"))
@@ -240,7 +240,7 @@ def remove(unit: UnitOfWork, name: str, *, force: bool = False) -> None:
     With `force`, deletes it anyway: what waits is dispatched without a limit. Raises `NotFound`,
     and `InvalidJob` if the lane is in use.
     """
-    before = lanes.get(unit.connection, unit.namespace, name)
+    before = lanes.get(unit.connection, name, namespace=unit.namespace)
     values = {"namespace": unit.namespace, "lane": name}
     jobs, direct, schedules, templates = unit.connection.execute(_USES, values).one()
     uses = [
@@ -251,7 +251,7 @@ def remove(unit: UnitOfWork, name: str, *, force: bool = False) -> None:
     ]
     if uses and not force:
         raise InvalidJob.of("", "in_use", f"lane {name!r} is in use: {', '.join(uses)}")
-    unit.connection.execute(table.delete().where(lanes.is_lane(unit.namespace, name)))
+    unit.connection.execute(table.delete().where(lanes.is_lane(name, unit.namespace)))
     lanes.announce(unit.connection, unit.namespace, name)
     unit.record("delete", before, None)
     dispatch.after_commit(unit, {lanes.Room(unit.namespace, name)})
@@ -263,7 +263,7 @@ def release(unit: UnitOfWork, name: str, number: int) -> None:
     Raises `NotFound`, and `InvalidTransition` if it has a slot.
     """
     connection, namespace = unit.connection, unit.namespace
-    lanes.get(connection, namespace, name)
+    lanes.get(connection, name, namespace=namespace)
     reservations.delete_dead(connection, namespace, name)
     alive = reservations.live(connection, namespace, name)
     reservation = next((reservation for reservation in alive if reservation.id == number), None)

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 from pgbeat.broker.publishing.json_values import unreadable
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.database.missing import missing
+from pgbeat.database.named_rows import missing
 from pgbeat.database.tables import schedules
 from pgbeat.database.tables import templates as table
 from pgbeat.errors import AlreadyExists, InvalidJob, Problem, Problems

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import sql
-from pgbeat.database.missing import not_found
+from pgbeat.database.named_rows import not_found
 from pgbeat.errors import InvalidInput, NoReply, WorkerRefused
 from pgbeat.jobs.running.workers import ALIVE
 

@@ -24,7 +24,7 @@ from pgbeat.broker.transport.broker import Working
 from pgbeat.config import settings_of
 from pgbeat.config.app_state import state_of
 from pgbeat.database import connections
-from pgbeat.database.missing import missing
+from pgbeat.database.named_rows import missing
 from pgbeat.database.prepared import PreparedConnection
 from pgbeat.errors import InvalidJob, NotUnique
 from pgbeat.jobs.flow import dispatch

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection
 
 from pgbeat.config import Settings
-from pgbeat.database.missing import missing
+from pgbeat.database.named_rows import missing
 from pgbeat.errors import ConfigError
 from pgbeat.jobs.policy import task_policies
 from pgbeat.monitoring.checks.server_checks import Check

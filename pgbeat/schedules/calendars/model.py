@@ -1,16 +1,16 @@
 """Calendars: rows of named rules that exclude times of the schedules that name them."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, func, select, update
+from sqlalchemy import Connection, delete, func, select, update
 from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 
-from pgbeat.database.missing import missing, not_found
+from pgbeat.database.named_rows import NamedRows, not_found
 from pgbeat.database.tables import calendars, schedules
 from pgbeat.errors import AlreadyExists, InvalidCalendar
 from pgbeat.names import NAMESPACE, name_problem
@@ -78,39 +78,8 @@ def exclusion(
     return known[name].exclusion(moment, timezone)
 
 
-_SELECT = select(*calendars.c)
-
-
-def _is(name: str, namespace: str) -> ColumnElement[bool]:
-    return (calendars.c.name == name) & (calendars.c.namespace == namespace)
-
-
-def load(
-    connection: Connection, names: Iterable[str], *, namespace: str = NAMESPACE
-) -> dict[str, Calendar]:
-    """Returns the calendars that exist among these names; without names, it sends no query."""
-    wanted = set(names)
-    if not wanted:
-        return {}
-    query = _SELECT.where(calendars.c.namespace == namespace, calendars.c.name.in_(wanted))
-    return {row.name: Calendar(*row) for row in connection.execute(query)}
-
-
-def get(
-    connection: Connection, name: str, *, namespace: str = NAMESPACE, for_update: bool = False
-) -> Calendar:
-    """Returns the calendar of that name. Raises `NotFound`, with the most similar name."""
-    query = _SELECT.where(_is(name, namespace))
-    row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
-    if row is None:
-        raise missing(connection, "calendar", name, namespace=namespace)
-    return Calendar(*row)
-
-
-def listing(connection: Connection, *, namespace: str = NAMESPACE) -> list[Calendar]:
-    """Returns all calendars, by name."""
-    query = _SELECT.where(calendars.c.namespace == namespace).order_by(calendars.c.name)
-    return [Calendar(*row) for row in connection.execute(query)]
+_rows = NamedRows("calendar", Calendar, calendars.c)
+get, load, listing, _is = _rows.get, _rows.load, _rows.listing, _rows.is_named
 
 
 def users(connection: Connection, *, namespace: str = NAMESPACE) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import ARRAY, Connection, Row, Text, bindparam, func, or_, select
 
-from pgbeat.database.missing import not_found
+from pgbeat.database.named_rows import not_found
 from pgbeat.database.tables import lanes, schedules, templates
 from pgbeat.schedules import upstreams
 from pgbeat.schedules.calendars import model as calendars

@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pgbeat.broker.messages import NEW_JOB_HEADER
 from pgbeat.config import settings_of
 from pgbeat.database import connections
-from pgbeat.database.missing import missing
+from pgbeat.database.named_rows import missing
 from pgbeat.errors import ConfigError
 from pgbeat.jobs.policy import policies, task_policies
 from pgbeat.jobs.policy.policies import JobPolicy

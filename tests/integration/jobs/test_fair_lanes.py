@@ -196,7 +196,7 @@ def test_the_line_is_shown_in_turns_with_the_reasons(lane_jobs: Lanes) -> None:
     lane_jobs.dispatch()
     [other] = of(lane_jobs, "b")
     with connections.transaction(lane_jobs.connection) as connection:
-        lane = lanes.get(connection, "default", "l")
+        lane = lanes.get(connection, "l", namespace="default")
         line = occupancy.line(connection, lane)
         third = jobs.get(connection, mine[2])
         where = explain.of_job(connection, third, connections.now(connection))

@@ -80,7 +80,7 @@ def test_a_new_rate_replaces_a_temporary_one(lane_jobs: Lanes) -> None:
     lane_jobs.lane(**MINUTE)
     set_rate(lane_jobs, "1/m", "10 minutes")
     set_rate(lane_jobs, "5/m")
-    lane = lanes.get(lane_jobs.connection, "default", "l")
+    lane = lanes.get(lane_jobs.connection, "l", namespace="default")
     assert (lane.rate, lane.temporary_rate) == ("5/minute", None)
 
 

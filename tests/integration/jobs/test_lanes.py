@@ -628,7 +628,7 @@ def test_save_makes_a_lane_and_changes_what_is_given(lane_jobs: Lanes) -> None:
     lane, _, is_new = lane_jobs.do(lane_control.save, "gpu", changes)
     assert not is_new and lane.max_running == 2
     assert lane.rate == "10/minute of each task"
-    assert lanes.get(lane_jobs.connection, "default", "gpu") == lane
+    assert lanes.get(lane_jobs.connection, "gpu", namespace="default") == lane
 
 
 def test_save_refuses_what_is_wrong(lane_jobs: Lanes, told: object) -> None:
@@ -658,9 +658,9 @@ def test_save_refuses_names_that_are_none(lane_jobs: Lanes) -> None:
 def test_get_names_the_nearest(lane_jobs: Lanes) -> None:
     lane_jobs.lane("crawler")
     with pytest.raises(NotFound, match="'crawler'"):
-        lanes.get(lane_jobs.connection, "default", "crawlers")
+        lanes.get(lane_jobs.connection, "crawlers", namespace="default")
     with pytest.raises(NotFound, match="pgbeat lanes list"):
-        lanes.get(lane_jobs.connection, "other", "crawler")
+        lanes.get(lane_jobs.connection, "crawler", namespace="other")
 
 
 def test_remove_is_refused_while_the_lane_is_in_use(lane_jobs: Lanes) -> None:
@@ -727,7 +727,7 @@ def test_occupancy_says_who_has_slots_and_why_the_others_wait(lane_jobs: Lanes) 
     lane_jobs.dispatch()
     [third] = lane_jobs.add()
     late = lane_jobs.add()
-    lane = lanes.get(lane_jobs.connection, "default", "l")
+    lane = lanes.get(lane_jobs.connection, "l", namespace="default")
     held = occupancy.holders(lane_jobs.connection, lane)
     assert {(each.id, each.state) for each in held} == {(note, "pending"), (add, "pending")}
     assert [(each.id, each.reason) for each in occupancy.line(lane_jobs.connection, lane)] == [
@@ -742,7 +742,7 @@ def test_occupancy_says_who_has_slots_and_why_the_others_wait(lane_jobs: Lanes) 
         assert first.reason == "task 'tests.note' has 1 of 1 in use"
         assert others[1].reason == "the limit of 3 is reached"  # what it waits for is not free
     lane_jobs.do(lane_control.pause, "l")
-    lane = lanes.get(lane_jobs.connection, "default", "l")
+    lane = lanes.get(lane_jobs.connection, "l", namespace="default")
     reasons = {each.reason for each in occupancy.line(lane_jobs.connection, lane)}
     assert reasons == {"the lane is paused"}
 

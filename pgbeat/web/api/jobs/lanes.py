@@ -153,7 +153,7 @@ def get_lane(
     `POST /jobs/{id}/move` moves a job in the line.
     """
     with call.backend.transaction() as connection:
-        lane = lanes.get(connection, call.namespace, name)
+        lane = lanes.get(connection, name, namespace=call.namespace)
         [row] = [r for r in lanes.listing(connection, call.namespace) if r.lane.name == name]
         holders = occupancy.holders(connection, lane)
         line = occupancy.line(connection, lane, limit=limit)

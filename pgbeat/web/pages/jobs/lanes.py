@@ -78,7 +78,7 @@ def _show(
     visit: Visit, name: str, *, form: Form | None = None, span: str = load_chart.USUAL, **more: Any
 ) -> Response:
     with visit.reading() as connection:
-        lane = lanes.get(connection, visit.namespace, name)
+        lane = lanes.get(connection, name, namespace=visit.namespace)
         holders = occupancy.holders(connection, lane, limit=_SHOWN)
         # This process may not have loaded the code of the lane's policy.
         is_known = lane.policy is None or lane.policy in concurrency.registered()
