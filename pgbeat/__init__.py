@@ -43,39 +43,27 @@ if TYPE_CHECKING:
     from pgbeat.worker.reporting import progress as progress
     from pgbeat.worker.reporting import report as report
 
-_HOME = {
-    "Cancelled": "pgbeat.jobs.running.task_exceptions",
-    "ConcurrencyPolicy": "pgbeat.jobs.lanes.concurrency",
-    "Context": "pgbeat.schedules.launchers",
-    "Current": "pgbeat.worker.reporting",
-    "GenericJobLauncher": "pgbeat.schedules.launchers",
-    "GenericLauncher": "pgbeat.schedules.launchers",
-    "JobRequest": "pgbeat.schedules.launchers",
-    "Launcher": "pgbeat.schedules.launchers",
-    "PgbeatError": "pgbeat.errors",
-    "Scheduler": "pgbeat.beat.scheduler",
-    "Skip": "pgbeat.jobs.running.task_exceptions",
-    "Snooze": "pgbeat.jobs.running.task_exceptions",
-    "TaskPolicy": "pgbeat.jobs.policy.task_policies",
-    "artifacts": "pgbeat.worker.reporting",
-    "checkpoint": "pgbeat.worker.reporting",
-    "concurrency_policy": "pgbeat.jobs.lanes.concurrency",
-    "condition_finished": "pgbeat.beat.signals",
-    "condition_started": "pgbeat.beat.signals",
-    "current": "pgbeat.worker.reporting",
-    "finish": "pgbeat.worker.finishing.finish",
-    "in_transaction": "pgbeat.broker.publishing.in_transaction",
-    "is_cancelled": "pgbeat.worker.reporting",
-    "launcher": "pgbeat.schedules.launchers",
-    "metrics_collector": "pgbeat.monitoring.metrics.collector",
-    "progress": "pgbeat.worker.reporting",
-    "report": "pgbeat.worker.reporting",
-    "run_direct": "pgbeat.jobs.submitting.direct",
-    "stack": "pgbeat.jobs.verbs.stacks",
-    "submit": "pgbeat.jobs.submitting.submit",
-    "submit_group": "pgbeat.jobs.submitting.submit_group",
-    "submit_many": "pgbeat.jobs.submitting.submit_many",
+#: Where the public names are, by module.
+_HOMES = {
+    "beat.scheduler": "Scheduler",
+    "beat.signals": "condition_finished condition_started",
+    "broker.publishing.in_transaction": "in_transaction",
+    "errors": "PgbeatError",
+    "jobs.lanes.concurrency": "ConcurrencyPolicy concurrency_policy",
+    "jobs.policy.task_policies": "TaskPolicy",
+    "jobs.running.task_exceptions": "Cancelled Skip Snooze",
+    "jobs.submitting.direct": "run_direct",
+    "jobs.submitting.submit": "submit",
+    "jobs.submitting.submit_group": "submit_group",
+    "jobs.submitting.submit_many": "submit_many",
+    "jobs.verbs.stacks": "stack",
+    "monitoring.metrics.collector": "metrics_collector",
+    "schedules.launchers": "Context GenericJobLauncher GenericLauncher JobRequest Launcher "
+    "launcher",
+    "worker.finishing.finish": "finish",
+    "worker.reporting": "Current artifacts checkpoint current is_cancelled progress report",
 }
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = ["__version__", *sorted(_HOME)]
 
@@ -86,7 +74,7 @@ if not TYPE_CHECKING:  # else every name would be known, as `Any`
         if name == "lanes":
             return import_module("pgbeat.lanes")
         if name in _HOME:
-            return getattr(import_module(_HOME[name]), name)
+            return getattr(import_module(f"pgbeat.{_HOME[name]}"), name)
         raise AttributeError(f"module 'pgbeat' has no attribute {name!r}")
 
 
