@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import click
 from sqlalchemy.exc import DBAPIError
@@ -19,6 +20,11 @@ from pgbeat.cli.terminal.options import FLAG, option
 from pgbeat.cli.terminal.target import Target, pass_target
 from pgbeat.database.migrations import migrate
 from pgbeat.errors import SchemaError
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+Say = Callable[[str], object]
 
 
 def _root(path: str) -> str:
@@ -70,7 +76,6 @@ def web_command(
     """
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise BadInput("the web side needs more packages: pip install 'pgbeat[web]'")
-    from pgbeat.log import use_json
     from pgbeat.web import create_app, serving
     from pgbeat.web.identity import is_loopback
 
@@ -78,13 +83,7 @@ def web_command(
     is_private = is_loopback(host)
     if demo and not is_private:
         raise BadInput(f"--demo lets everyone in, so not on {host}; use 127.0.0.1")
-    _log(access_log=access_log)
-    say: Callable[[str], object] = click.echo
-    note: Callable[[str], object] = printing.note
-    if use_json(app):
-        logger = logging.getLogger("pgbeat.web")
-        logger.setLevel(logging.INFO)
-        say, note = logger.info, logger.warning
+    say, note = _log(app, access_log=access_log)
     if wants_link is None:
         wants_link = is_private and sys.stdout.isatty()
     with closing(_listen(host, port)) as sock, ExitStack() as stack:
@@ -132,15 +131,23 @@ def _listen(host: str, port: int) -> socket.socket:
         raise BadInput(f"{host!r} is not an address") from None
 
 
-def _log(*, access_log: bool) -> None:
-    """Logs errors to standard error, and each request if `access_log` says so."""
+def _log(app: "Celery", *, access_log: bool) -> tuple[Say, Say]:
+    """Logs errors to standard error, and each request if `access_log` says so.
+
+    Returns what tells the user something, and what warns: the log itself, if it is in JSON.
+    """
+    from pgbeat.log import use_json
+
     logging.basicConfig(format="[%(asctime)s: %(levelname)s/%(process)d] %(message)s")
     logging.getLogger("uvicorn.access").setLevel(logging.INFO if access_log else logging.WARNING)
+    if not use_json(app):
+        return click.echo, printing.note
+    logger = logging.getLogger("pgbeat.web")
+    logger.setLevel(logging.INFO)
+    return logger.info, logger.warning
 
 
-def _remark(
-    target: Target, note: Callable[[str], object], *, is_private: bool, link: bool
-) -> str | None:
+def _remark(target: Target, note: Say, *, is_private: bool, link: bool) -> str | None:
     """Makes remarks on the database, on missing tokens and on missing TLS.
 
     Returns the end of the sign-in link if it is wanted and the database can be reached.
