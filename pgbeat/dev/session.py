@@ -39,7 +39,7 @@ class _Member:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-class Session:
+class DevSession:
     """The processes of an app.
 
     `commands` returns them by name, each as the arguments of `celery -A APP`, for the first, second

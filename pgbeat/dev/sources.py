@@ -10,7 +10,7 @@ _QUIET, _STEP = 50, 25
 
 
 def watch(folders: Sequence[Path]) -> Watch:
-    """Returns what watches the Python files in these folders, for `Session.run`.
+    """Returns what watches the Python files in these folders, for `DevSession.run`.
 
     Raises `ImportError` if watchfiles is not installed.
     """

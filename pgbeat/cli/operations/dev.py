@@ -17,7 +17,7 @@ from pgbeat.cli.terminal.target import Target, pass_target
 from pgbeat.config import Settings
 from pgbeat.dev import database, processes, sources
 from pgbeat.dev.lines import Log
-from pgbeat.dev.session import Session
+from pgbeat.dev.session import DevSession
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -99,7 +99,7 @@ def _run(
                 if done.before != done.after:
                     log("postgres", f"the schema is at {done.after}")
                 commands = _commands(log, port, opens=opens, **worker)
-                return Session(name, commands, _environment(), log).run(changes)
+                return DevSession(name, commands, _environment(), log).run(changes)
         except DBAPIError as error:
             raise BadInput(str(unreachable(error, target))) from None
         except KeyboardInterrupt:
@@ -116,7 +116,7 @@ def _commands(
     loglevel: str,
     opens: bool,
 ) -> Callable[[int], dict[str, list[str]]]:
-    """Returns what returns the arguments of each process, for `Session`."""
+    """Returns what returns the arguments of each process, for `DevSession`."""
     level = f"--loglevel={loglevel}"
     worker = ["-q", "worker", level, *_QUICKER]
     for flag, value in (("pool", pool), ("concurrency", concurrency), ("queues", queues)):

@@ -36,7 +36,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 _MOMENT = timedelta(seconds=1)
 
 
-class Run(NamedTuple):
+class TracedRun(NamedTuple):
     """An execution of one of the jobs."""
 
     job_id: UUID
@@ -61,7 +61,7 @@ class TracedAttempt(NamedTuple):
 
     job: Job
     #: The oldest first.
-    runs: Sequence[Run] = ()
+    runs: Sequence[TracedRun] = ()
     #: Whether those are all of its executions.
     is_whole: bool = True
     #: Before which it was not to run for the first time.
@@ -156,8 +156,8 @@ def _of_job(attempt: TracedAttempt, now: datetime) -> Iterator[Phase]:
 
 def _wait(
     attempt: TracedAttempt,
-    last: Run | None,
-    following: Run | None,
+    last: TracedRun | None,
+    following: TracedRun | None,
     begin: datetime,
     end: datetime | None,
     now: datetime,
@@ -205,7 +205,7 @@ def _snoozed(job: Job, begin: datetime, end: datetime | None) -> list[_Step]:
     return [("snoozed", _NEVER)]
 
 
-def _is_retried(job: Job, last: Run, following: Run | None) -> bool:
+def _is_retried(job: Job, last: TracedRun, following: TracedRun | None) -> bool:
     """Returns whether Celery retries the task after this execution."""
     if following is None:
         return job.state == "scheduled"

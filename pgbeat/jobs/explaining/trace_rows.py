@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
-from pgbeat.jobs.explaining.trace import Hold, Run, Trace, TracedAttempt, trace
+from pgbeat.jobs.explaining.trace import Hold, Trace, TracedAttempt, TracedRun, trace
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.states import retries
 
@@ -17,7 +17,7 @@ from pgbeat.jobs.states import retries
 MOST = 100
 
 _RUNS = text(
-    sql.load("trace_rows.sql", "runs", columns=", ".join(f"e.{name}" for name in Run._fields))
+    sql.load("trace_rows.sql", "runs", columns=", ".join(f"e.{name}" for name in TracedRun._fields))
 )
 _BLOCKED = text(sql.load("trace_rows.sql", "blocked"))
 _CHANGES = text(
@@ -35,7 +35,7 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Trace:
     chain = retries.chain(connection, job.id) or [job]
     ids = [str(job.id) for job in chain]
     rows = connection.execute(_RUNS, {"ids": ids, "limit": MOST + 1})
-    runs = [Run(*row) for row in rows]
+    runs = [TracedRun(*row) for row in rows]
     has_more, runs = len(runs) > MOST, runs[MOST - 1 :: -1] if runs else []
     if has_more:  # jobs that ended before those executions have others, which are left out
         first = runs[0]
@@ -69,7 +69,7 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Trace:
     return trace(attempts, now, is_whole=not has_more)
 
 
-def _run_at(job: Job, changes: Iterable[Any], runs: Sequence[Run]) -> datetime | None:
+def _run_at(job: Job, changes: Iterable[Any], runs: Sequence[TracedRun]) -> datetime | None:
     """Returns before when a job was not to run for the first time.
 
     A job that began has no such time any more: of a retry it follows from its policy, of another

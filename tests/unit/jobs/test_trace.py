@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from pgbeat.jobs.explaining.trace import Hold, Run, Trace, TracedAttempt, trace
+from pgbeat.jobs.explaining.trace import Hold, Trace, TracedAttempt, TracedRun, trace
 from pgbeat.jobs.rows.model import Job
 
 START = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -49,10 +49,10 @@ def run(
     number: int = 1,
     retry: int = 0,
     job_id: UUID = ID,
-) -> Run:
+) -> TracedRun:
     lost, state = state == "lost", "failed" if state == "lost" else state
     finished = None if end is None else at(end)
-    return Run(job_id, number, state, lost, retry, "w1", at(begin), finished)
+    return TracedRun(job_id, number, state, lost, retry, "w1", at(begin), finished)
 
 
 def lines(found: Trace) -> list[tuple[Any, ...]]:
