@@ -12,7 +12,7 @@
     │   │   └── UnknownLauncher   a launcher that the app has not registered
     │   └── InvalidJob        a job, lane, group, template or webhook
     ├── SchemaError           the database's schema is missing, older or newer than this code
-    │   └── Fenced                the database is a copy, and nobody has said what it is
+    │   └── Fenced                the database is a copy that is not accepted yet
     ├── InvalidTransition     the state of a job or a group doesn't allow the verb
     ├── Forbidden             the actor lacks the permission
     ├── InvalidToken          a token or JWT is missing, unknown, expired or revoked
@@ -176,7 +176,7 @@ class SchemaError(PgbeatError):
 
 
 class Fenced(SchemaError):
-    """The database is a copy: nobody leads or consumes there until a person has said what it is."""
+    """The database is a copy: beats and workers stay idle until a person has said what it is."""
 
     code = "fenced"
 

@@ -272,7 +272,7 @@ def connect_integrations(**kwargs: Any) -> None:
 
 
 def _follow_flower(commands: Any) -> None:
-    """Equips Flower when its command starts: Celery imports the command for each of its own."""
+    """Equips Flower when its command starts: Celery imports the command for each of Celery's."""
     run = commands.flower.callback
 
     @wraps(run)

@@ -1,6 +1,6 @@
 """Refuses servers that were left behind, and databases that are copies.
 
-After a failover, the old primary may thaw and take writes that nobody will see. It has the new
+After a failover, the old primary may thaw and take writes that will be lost. It has the new
 one's system identifier and an older timeline. A process remembers the latest timeline that it has
 seen of each system, and looks every few seconds where a new connection leads: to each host of its
 URL. It gives up a session on an older timeline, and connects again. Processes that it forks share
@@ -140,7 +140,7 @@ def is_left_behind(connection: Connection) -> bool:
 
 
 def require_original(connection: Connection) -> None:
-    """Raises `Fenced` if the database was made on another system, and nobody has said why.
+    """Raises `Fenced` if the database was made on another system, for no known reason.
 
     `require_newest` was called with the connection.
     """

@@ -17,7 +17,7 @@ _PASSING = {
     "58": "system error: input and output",
     "XX": "internal error, corrupted data",
 }
-#: The kind of an error that means that there is no connection.
+#: The kind of an error that means a lost connection.
 UNAVAILABLE = "database_unavailable"
 #: Kinds of errors, as programs are told them, by SQLSTATE or its class.
 _CODES = {

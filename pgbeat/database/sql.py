@@ -19,7 +19,7 @@ _PART = re.compile(r"\{([a-z]\w*)\}")
 def load(file: str, name: str = "", /, **parts: str) -> str:
     """Returns the statement of that name in a `.sql` file beside the module that calls.
 
-    Raises `KeyError` if there is none, or if a part is missing.
+    Raises `KeyError` if the statement or a part is missing.
     """
     caller = sys._getframe(1).f_code.co_filename
     return _fill(_statements(Path(caller).with_name(file)), name, parts)

@@ -79,7 +79,7 @@ def _is_djangos(url: URL) -> bool:
 def opened(url: URL | None, folder: Path, log: Log, *, fresh: bool) -> Iterator[dict[str, str]]:
     """Yields the environment that leads an app's processes to its database.
 
-    The app's own is `url`. If there is none, or it doesn't answer, an embedded server runs while
+    The app's own is `url`. If it is missing or doesn't answer, an embedded server runs while
     the block runs, with its data in `folder`; `fresh` empties its database first. Raises as
     `answers` and `embedded.server` do.
     """

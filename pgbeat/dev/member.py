@@ -72,7 +72,7 @@ def _is_projects(file: Path) -> bool:
 
 
 def _log_for_people(app: Celery) -> None:
-    """Shortens the lines of the log, unless the app has a format of its own."""
+    """Shortens the lines of the log, unless the app sets their format."""
     defaults = Celery(set_as_current=False).conf
     for setting, text in _FORMATS.items():
         if app.conf[setting] == defaults[setting]:

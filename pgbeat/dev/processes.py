@@ -24,7 +24,7 @@ def start(
     errors: IO[bytes] | int = subprocess.STDOUT,
     keep: Sequence[int] = (),
 ) -> "subprocess.Popen[bytes]":
-    """Starts a process in a session of its own; it keeps the file descriptors `keep`.
+    """Starts a process in a new session; it keeps the file descriptors `keep`.
 
     A Ctrl-C in the terminal is for this process, which ends its children in order.
     """

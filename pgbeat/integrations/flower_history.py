@@ -84,7 +84,7 @@ class TaskEvents(events.Events):
         self.state.event(event)
 
     def _follow(self, redactor: Redactor) -> None:
-        """Reads the history whenever Flower has connected; in a thread of its own."""
+        """Reads the history whenever Flower has connected, in its own thread."""
         engine = connections.engine(self._settings.url, "pgbeat flower")
         wait: float | None = None
         while True:

@@ -297,7 +297,7 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     above, name = _given_context(request), f"run {task.name}"
     is_job = bool(getattr(request, JOB_HEADER, None))
     if not is_job and (above is None or above == context.get_current()):
-        return  # nobody traces it, or another instrumentation does
+        return  # it isn't traced, or another instrumentation does
     attributes = _attributes(task_id, task.name, "process")
     attributes["celery.retries"] = request.retries or 0
     if request.hostname:

@@ -70,7 +70,7 @@ def newest(connection: Connection) -> Fence | None:
 
 
 def raised(connection: Connection) -> Fence | None:
-    """Returns the fence that is raised; `None` if there is none."""
+    """Returns the fence that is raised; `None` without one."""
     last = newest(connection)
     return None if last is None or last.released_at is not None else last
 

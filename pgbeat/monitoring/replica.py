@@ -39,7 +39,7 @@ class Replica:
         self._engine = None if url is None else _engine(url, name, options)
         #: How many seconds it was behind when it was asked last; infinite if it didn't say.
         self.lag: float | None = None
-        #: Why it is not used; `None` if it is, or if there is none.
+        #: Why it is not used; `None` if it is, or without a replica.
         self.trouble: str | None = None
 
     @contextmanager
@@ -63,7 +63,7 @@ class Replica:
                 raise
 
     def _open(self, engine: Engine, stack: ExitStack, primary: Primary) -> Connection | None:
-        """Returns a connection that is not too far behind; `None` if there is none."""
+        """Returns a connection that is not too far behind; `None` without one."""
         with primary() as asked:
             position = asked.execute(_POSITION).one()._asdict()
         try:
@@ -89,7 +89,7 @@ class Replica:
         return connection
 
     def _leave(self, why: str) -> None:
-        """Leaves it alone for a while, and logs why unless that is known."""
+        """Leaves it alone for some seconds, and logs why unless that is known."""
         if self.trouble is None:
             logger.warning("Lists are read from the primary: %s", why)
         self.trouble = f"lists are read from the primary: {why}"

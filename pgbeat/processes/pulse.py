@@ -1,6 +1,6 @@
 """Shows that this process, a beat or a worker, is alive, without asking the database.
 
-It writes the time into a file of its own, and notifies systemd, every few seconds unless it is
+It writes the time into the process's file, and notifies systemd, every few seconds unless it is
 stuck. `pgbeat health` reads these files (`probe`).
 """
 
@@ -43,7 +43,7 @@ class Pulse:
         self._turned_at = time.monotonic()
 
     def rests(self) -> None:
-        """Notes that there is no loop for now."""
+        """Notes that no loop runs for now."""
         self._turned_at = None
 
     def _is_stuck(self) -> bool:

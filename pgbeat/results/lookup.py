@@ -43,7 +43,7 @@ def prefix_of(conf: Mapping[str, Any]) -> str:
 
 
 def find(connection: Connection, task_id: str, *, prefix: str = "") -> TaskResult | None:
-    """Returns a task's result; `None` if there is none, or it has expired."""
+    """Returns a task's result; `None` if it is missing or has expired."""
     if not is_storable(task_id):
         return None
     r = results.c

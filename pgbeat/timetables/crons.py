@@ -45,7 +45,7 @@ class Cron:
 
 @lru_cache(maxsize=16_384)
 def cron(expression: str, timezone: str) -> Timetable:
-    """Returns the timetable of an expression, or of several, each on a line of its own.
+    """Returns the timetable of an expression, or of several, each on its own line.
 
     Raises `InvalidTimetable`.
     """

@@ -54,7 +54,7 @@ class User:
     is_viewer: bool = False
 
 
-#: Returns the user who makes a request; `None` for one who has not signed in.
+#: Returns the user of a request; `None` if it is not signed in.
 Authenticate = Callable[[Request], User | Awaitable[User | None] | None]
 
 

@@ -48,8 +48,8 @@ def by(kind: type[WebCall], who: Any) -> Any:
     return Depends(call)
 
 
-#: A call as an endpoint's parameter: by any caller, by an administrator, by a caller who sees
-#: everything, and by one who may read the metrics.
+#: A call as an endpoint's parameter: by any caller, by an administrator, by a viewer, and by a
+#: reader of the metrics.
 TheCall = Annotated[WebCall, by(WebCall, TheCaller)]
 AdminCall = Annotated[WebCall, by(WebCall, TheAdmin)]
 ViewerCall = Annotated[WebCall, by(WebCall, TheViewer)]

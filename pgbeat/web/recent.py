@@ -21,7 +21,7 @@ class Recent(Generic[Value]):
         self._making: dict[Hashable, threading.Lock] = {}
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Returns the value of a key, which `make` makes if there is none or it is too old."""
+        """Returns the value of a key, which `make` makes if it is missing or too old."""
         with self._lock:
             kept = self._fresh(key)
             making = self._making.setdefault(key, threading.Lock())

@@ -45,7 +45,7 @@ _LAST = text(
 
 
 def last(connection: Connection, schedule_id: int) -> CheckIn | None:
-    """Returns the newest check-in of a schedule that is kept; `None` if there is none."""
+    """Returns the newest check-in of a schedule that is kept; `None` without one."""
     row = connection.execute(_LAST, {"schedule_id": schedule_id}).one_or_none()
     return None if row is None else CheckIn(*row)
 

@@ -140,7 +140,7 @@ class Outcome(NamedTuple):
 
     @property
     def delay(self) -> float | None:
-        """Returns the seconds until the next attempt; `None` if there is none."""
+        """Returns the seconds until the next attempt; `None` without one."""
         attempt, reply = self
         if reply.is_delivered or reply.is_gone or attempt.number > len(DELAYS):
             return None

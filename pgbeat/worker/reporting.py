@@ -135,7 +135,7 @@ def checkpoint(data: Any = None) -> Any:
 
     The data is in the database when this returns; if the database is away, it returns after ten
     seconds, logs a warning, and the data is written later. A checkpoint may come from this attempt,
-    an earlier one, or the job that this one retries; `None` if there is none.
+    an earlier one, or the job that this one retries; `None` without one.
 
     Raises `TypeError` or `ValueError` for data that is not JSON; with `data` also `Cancelled`, once
     the job must be cancelled.

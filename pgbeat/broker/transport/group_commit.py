@@ -2,7 +2,7 @@
 
 A commit waits for the server's disk, and the commits of one connection wait for each other. So the
 first thread (or greenlet) writes at once; those that come meanwhile wait, and one of them then
-writes for all of them. Each returns after the commit of its own message. A lone thread never waits.
+writes for all of them. Each returns after the commit of its message. A lone thread never waits.
 """
 
 import copy

@@ -39,7 +39,7 @@ def find(
 ) -> UUID:
     """Returns the id that begins so, with 4 digits or more, of the rows to which `which` applies.
 
-    Raises `NotFound` with the code `not_found` if there is none, `invalid_id` if no id begins so,
+    Raises `NotFound` with the code `not_found` without a match, `invalid_id` if no id begins so,
     and `ambiguous_id` if there are several: the message lists them with the columns `about`.
     """
     possible = between(beginning)

@@ -2,7 +2,7 @@
 
 Each takes an open unit of work, makes one guarded transition with the job's message, records it in
 the audit log, and dispatches lanes after the commit. `pgbeat.jobs.checks.permissions` has the
-rules for who may do what. Locks are taken on the job, then on its group; locked messages are
+rules of permission. Locks are taken on the job, then on its group; locked messages are
 skipped.
 """
 

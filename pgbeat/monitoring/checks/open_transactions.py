@@ -13,7 +13,7 @@ _FIND = text(sql.load("open_transactions.sql", "find"))
 
 
 def check(connection: Connection) -> Check | None:
-    """Warns of the transaction that has been idle longest; returns `None` if there is none."""
+    """Warns of the transaction that has been idle longest; returns `None` without one."""
     transactions = connection.execute(_FIND, {"idle": _IDLE}).all()
     if not transactions:
         return None

@@ -1,4 +1,4 @@
-"""Serves the metrics of a beat or a worker at a port of its own, for where there is no web side.
+"""Serves the metrics of a beat or a worker at a separate port, for where no web side runs.
 
 A beat serves those of the database, as the web side does; a worker its own figures. Both add the
 standard ones of a process. Only with the setting `pgbeat_metrics_listen`.

@@ -176,7 +176,7 @@ def text_of_json(name: str, text: Any, empty: str) -> Any:
 
 
 def task_name(value: Any) -> str:
-    """Returns the task's name. Raises `Unmovable` if there is none."""
+    """Returns the task's name. Raises `Unmovable` without one."""
     if not isinstance(value, str) or not value.strip():
         raise Unmovable("it has no task")
     return value

@@ -44,7 +44,7 @@ def inventory(
 
 
 def _at(value: Any, *path: str) -> Mapping[str, Any]:
-    """Returns the mapping at a path; an empty one if there is none."""
+    """Returns the mapping at a path; an empty one without it."""
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value if isinstance(value, Mapping) else {}

@@ -249,8 +249,8 @@ def _by(who: Any) -> Any:
     return Depends(visit)
 
 
-#: A visit as an endpoint's parameter: by any caller, by a caller who may change something, by one
-#: who sees everything, and by an administrator.
+#: A visit as an endpoint's parameter: by any caller, by one with the right to change something,
+#: by a viewer, and by an administrator.
 TheVisit = Annotated[Visit, _by(TheCaller)]
 ChangeVisit = Annotated[Visit, _by(TheChanger)]
 ViewerVisit = Annotated[Visit, _by(TheViewer)]

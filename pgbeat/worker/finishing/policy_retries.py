@@ -109,7 +109,7 @@ _LIMIT = "override_max_retries"
 
 
 def _countdown(app: Celery, request: Any) -> float | None:
-    """Returns the seconds until the next attempt; `None` if there is none."""
+    """Returns the seconds until the next attempt; `None` without one."""
     new_job: Mapping[str, Any] | None = getattr(request, NEW_JOB_HEADER, None)
     if new_job is None or request.called_directly or request.is_eager:
         return None

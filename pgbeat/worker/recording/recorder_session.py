@@ -85,7 +85,7 @@ class RecorderSession:
     # ----- the connection
 
     def open(self) -> Connection:
-        """Returns the connection, a new one if there is none."""
+        """Returns the connection, a new one at first."""
         if self._connection is not None and fence.is_left_behind(self._connection):
             self.close()
         if self._connection is not None:

@@ -177,7 +177,7 @@ class DueMaintenance(NamedTuple):
 
     #: Ids of dead consumers.
     dead: list[int]
-    #: Seconds until the next delayed message is due; `None` if there is none.
+    #: Seconds until the next delayed message is due; `None` without one.
     next_due: float | None
     #: Whether messages or queues have expired.
     has_expired: bool
@@ -202,7 +202,7 @@ def try_maintenance_lock(connection: Connection) -> bool:
 
 
 def due_maintenance(connection: Connection, consumer: int = 0) -> DueMaintenance:
-    """Returns the maintenance that is due, in one statement that is cheap if there is none.
+    """Returns the maintenance that is due, in one statement that is cheap without any.
 
     It never reports `consumer` itself as dead, since only others may release its claims.
     """

@@ -49,7 +49,7 @@ def queried(
 
 
 def schedule_id(connection: Connection, call: WebCall, name: str) -> int:
-    """Returns the id of a schedule; -1 if there is none.
+    """Returns the id of a schedule; -1 without one.
 
     Raises `NotFound` only for callers who see all schedules; others may not learn the names.
     """
