@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import ColumnElement, Connection, Table, select
 
 from pgbeat.database.tables import calendars, lanes, schedules, templates, webhooks
-from pgbeat.errors import NotFound
+from pgbeat.errors import InvalidInput, NotFound
 from pgbeat.names import NAMESPACE
 from pgbeat.suggest import did_you_mean
 
@@ -37,8 +37,12 @@ _MOST = 10_000
 class NamedRows(Generic[R]):
     """Reads schedules, calendars, lanes, templates or webhooks."""
 
-    def __init__(self, noun: str, row: Callable[..., R], columns: Iterable[Any]) -> None:
+    def __init__(
+        self, noun: str, row: Callable[..., R], columns: Iterable[Any], naming: Any = None
+    ) -> None:
+        """`naming` is the column by which schedules name a row."""
         self._noun, self._row, self._select = noun, row, select(*columns)
+        self._naming = naming
 
     def is_named(self, name: str, namespace: str) -> ColumnElement[bool]:
         """Returns the condition that finds the row of that name."""
@@ -75,6 +79,30 @@ class NamedRows(Generic[R]):
         query = self._select.where(_is_of(self._noun, namespace))
         rows = connection.execute(query.order_by(_TABLES[self._noun].c.name))
         return [self._row(*row) for row in rows]
+
+    def users(self, connection: Connection, *, namespace: str = NAMESPACE) -> dict[str, list[str]]:
+        """Returns the names of the schedules that name each row, without rows in no use."""
+        query = select(self._naming, schedules.c.name).where(
+            schedules.c.namespace == namespace, self._naming.is_not(None)
+        )
+        users: dict[str, list[str]] = {}
+        for name, schedule in connection.execute(query.order_by(schedules.c.name)):
+            users.setdefault(name, []).append(schedule)
+        return users
+
+    def lock_unused(
+        self, connection: Connection, name: str, error: type[InvalidInput], *, namespace: str
+    ) -> R:
+        """Locks the row of that name, so that no schedule can name it, and returns it.
+
+        Raises `NotFound`, and the error while schedules name it.
+        """
+        row = self.get(connection, name, namespace=namespace, for_update=True)
+        if names := self.users(connection, namespace=namespace).get(name):
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            message = f"{self._noun} {name!r} is used by {', '.join(map(repr, names[:5]))}{more}; "
+            raise error.of("", "in_use", f"{message}give them another one, or none, first")
+        return row
 
 
 def _is_of(noun: str, namespace: str) -> ColumnElement[bool]:

@@ -6,8 +6,6 @@ A job has a copy of the values: later changes of the template don't affect it.
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select
-
 from pgbeat.database.named_rows import NamedRows
 from pgbeat.database.tables import schedules, templates
 from pgbeat.jobs.policy import policies as job_policies
@@ -49,16 +47,6 @@ COLUMNS = [templates.c[name] for name in Template._fields]
 NAMED = schedules.c.job_policy["template"].astext
 
 
-_rows = NamedRows("template", Template, COLUMNS)
+_rows = NamedRows("template", Template, COLUMNS, NAMED)
 get, load, listing, is_template = _rows.get, _rows.load, _rows.listing, _rows.is_named
-
-
-def users(connection: Connection, *, namespace: str) -> dict[str, list[str]]:
-    """Returns the names of the schedules that name each template, without unused templates."""
-    query = select(NAMED, schedules.c.name).where(
-        schedules.c.namespace == namespace, NAMED.is_not(None)
-    )
-    by_template: dict[str, list[str]] = {}
-    for template, schedule in connection.execute(query.order_by(schedules.c.name)):
-        by_template.setdefault(template, []).append(schedule)
-    return by_template
+users, lock_unused = _rows.users, _rows.lock_unused

@@ -102,16 +102,7 @@ def remove(unit: UnitOfWork, name: str) -> None:
 
     Raises `NotFound`, and `InvalidJob` if schedules name it.
     """
-    row = templates.get(unit.connection, name, namespace=unit.namespace, for_update=True)
-    names = templates.users(unit.connection, namespace=unit.namespace).get(name)
-    if names:
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        raise InvalidJob.of(
-            "",
-            "in_use",
-            f"template {name!r} is used by {', '.join(map(repr, names[:5]))}{more}; "
-            "give them another one, or none, first",
-        )
+    row = templates.lock_unused(unit.connection, name, InvalidJob, namespace=unit.namespace)
     unit.connection.execute(table.delete().where(templates.is_template(name, unit.namespace)))
     unit.record("delete", row, None)
 

@@ -38,6 +38,5 @@ def put(
 
 def remove(unit: UnitOfWork, name: str) -> None:
     """Deletes a calendar. Raises `NotFound`, and `InvalidCalendar` while schedules name it."""
-    row = calendars.get(unit.connection, name, namespace=unit.namespace, for_update=True)
-    calendars.remove(unit.connection, name, namespace=unit.namespace)
+    row = calendars.remove(unit.connection, name, namespace=unit.namespace)
     unit.record("delete", row, None)

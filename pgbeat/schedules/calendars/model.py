@@ -7,8 +7,8 @@ from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select, update
-from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
+from sqlalchemy import Connection, delete, update
+from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat.database.named_rows import NamedRows, not_found
 from pgbeat.database.tables import calendars, schedules
@@ -78,17 +78,9 @@ def exclusion(
     return known[name].exclusion(moment, timezone)
 
 
-_rows = NamedRows("calendar", Calendar, calendars.c)
-get, load, listing, _is = _rows.get, _rows.load, _rows.listing, _rows.is_named
-
-
-def users(connection: Connection, *, namespace: str = NAMESPACE) -> dict[str, list[str]]:
-    """Returns the names of the schedules that use each calendar, for calendars in use."""
-    c = schedules.c
-    names = func.array_agg(aggregate_order_by(c.name, c.name))
-    query = select(c.calendar, names).where(c.namespace == namespace, c.calendar.is_not(None))
-    rows = connection.execute(query.group_by(c.calendar))
-    return {str(calendar): list(names) for calendar, names in rows}
+_rows = NamedRows("calendar", Calendar, calendars.c, schedules.c.calendar)
+get, load, listing, users = _rows.get, _rows.load, _rows.listing, _rows.users
+_is = _rows.is_named
 
 
 def add(
@@ -119,13 +111,8 @@ def edit(
     return Calendar(*connection.execute(statement.returning(*calendars.c)).one())
 
 
-def remove(connection: Connection, name: str, *, namespace: str = NAMESPACE) -> None:
+def remove(connection: Connection, name: str, *, namespace: str = NAMESPACE) -> Calendar:
     """Deletes a calendar. Raises `NotFound`, and `InvalidCalendar` while schedules name it."""
-    get(connection, name, namespace=namespace, for_update=True)  # from now on none can name it
-    names = users(connection, namespace=namespace).get(name)
-    if names:
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        message = f"calendar {name!r} is used by {', '.join(map(repr, names[:5]))}{more}; "
-        advice = "give them another one, or none, first"
-        raise InvalidCalendar.of("", "in_use", message + advice)
+    row = _rows.lock_unused(connection, name, InvalidCalendar, namespace=namespace)
     connection.execute(delete(calendars).where(_is(name, namespace)))
+    return row

@@ -268,13 +268,13 @@ def test_changes_are_announced(database: str) -> None:
     engine = connections.engine(postgres_url(database), "tests")
     with psycopg.connect(database, autocommit=True) as listener:
         listener.execute("LISTEN pgbeat_schedules")
-        for change in (
-            lambda connection: calendars.add(connection, "c", WEEKEND),
-            lambda connection: calendars.edit(connection, "c", {"dates": ["12-24"]}),
-            lambda connection: calendars.remove(connection, "c"),
+        for change, *definition in (
+            (calendars.add, WEEKEND),
+            (calendars.edit, {"dates": ["12-24"]}),
+            (calendars.remove,),
         ):
             with engine.begin() as connection:
-                change(connection)
+                change(connection, "c", *definition)
             assert [heard.channel for heard in listener.notifies(timeout=5, stop_after=1)] == [
                 "pgbeat_schedules"
             ]
