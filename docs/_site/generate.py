@@ -159,9 +159,9 @@ def _table(table: Table, notes: dict[str, Any]) -> Iterator[str]:
         note = _cell(str((notes.get("columns") or {}).get(column.name, "")))
         yield f"| `{column.name}` | {_type(column)} | {_default(column)} | {note} |"
     yield ""
-    keys = ", ".join(f"`{column.name}`" for column in table.primary_key)
-    yield f"Primary key: {keys or '`id`, in each of its parts'}."
-    yield ""
+    if keys := ", ".join(f"`{column.name}`" for column in table.primary_key):
+        yield f"Primary key: {keys}."
+        yield ""
 
 
 def _type(column: Column[Any]) -> str:
