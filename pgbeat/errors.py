@@ -27,6 +27,8 @@
     ├── WorkerRefused         a worker can't carry out a command
     ├── BrokerUnavailable     the broker can't be reached, or refuses
     ├── CannotFinish          a task can't end in one transaction with what it wrote
+    ├── SqlFailed             the statement of a job of `pgbeat.sql` failed, or is not allowed
+    │   └── SqlTimeout            it took too long
     └── ConditionError        a condition raised, was refused or returned an invalid value
         └── ConditionTimeout  a condition or preparation took too long
 
@@ -335,6 +337,18 @@ class CannotFinish(PgbeatError):
     """A task can't end in one transaction with what it wrote (`pgbeat.finish`)."""
 
     code = "cannot_finish"
+
+
+class SqlFailed(PgbeatError):
+    """The statement of a job of the task `pgbeat.sql` failed, or is not allowed."""
+
+    code = "sql_failed"
+
+
+class SqlTimeout(SqlFailed):
+    """The statement of a job of the task `pgbeat.sql` took too long."""
+
+    code = "sql_timeout"
 
 
 class ConditionError(PgbeatError):

@@ -78,9 +78,10 @@ _FIXUP = "pgbeat.wiring:equip"
 
 def _follow_celery(apps: Any) -> None:
     """Equips the apps that are made from now on, and follows this process's workers."""
-    from celery import signals
+    from celery import _state, signals
 
     apps.Celery.builtin_fixups.add(_FIXUP)
+    _state.connect_on_app_finalize(_add_sql_task)
     signals.celeryd_init.connect(_on_celeryd_init, weak=False, dispatch_uid="pgbeat.worker")
     signals.worker_init.connect(_on_worker_init, weak=False, dispatch_uid="pgbeat.worker")
     signals.celeryd_after_setup.connect(_on_worker_start, weak=False, dispatch_uid="pgbeat.log")
@@ -106,7 +107,7 @@ def _mask_urls() -> None:
     utils.HIDDEN_SETTINGS = re.compile(f"{known.pattern}|{_URLS}", known.flags)
 
 
-_URLS = "PGBEAT_(CONDITION_)?URL|DIRECT_URL|BROKER_READ_URL|BROKER_WRITE_URL"
+_URLS = "PGBEAT_(CONDITION_|READ_|SQL_)?URL|DIRECT_URL|BROKER_READ_URL|BROKER_WRITE_URL"
 
 
 def equip(app: Any) -> None:
@@ -123,6 +124,19 @@ def _send_by_templates(app: Any) -> None:
 
 
 # ----- workers
+
+
+def _add_sql_task(app: Any) -> None:
+    app.task(_run_sql, name="pgbeat.sql", bind=True, acks_late=True, shared=False)
+
+
+def _run_sql(
+    self: Any, statement: str, role: str | None = None, timeout: float | str | None = None
+) -> int:
+    """Runs a statement as a role of the database; returns the number of its rows."""
+    from pgbeat.worker import sql_jobs
+
+    return sql_jobs.run(self.app)
 
 
 def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:

@@ -57,14 +57,20 @@ def flag(value: Any) -> bool:
     raise ValueError(f"{value!r} is neither true nor false")
 
 
-def globs(value: Any) -> tuple[str, ...]:
-    """Returns globs of task names, given as a list or with commas between them."""
-    names = value.split(",") if isinstance(value, str) else value
-    if isinstance(names, Mapping) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{value!r} must be a list of task names, such as ['reports.*']")
-    return tuple(name.strip() for name in names if name.strip())
+def names(wanted: str) -> Any:
+    """Returns a reader of names, given as a list or with commas between them."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        given = value.split(",") if isinstance(value, str) else value
+        if isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+            raise ValueError(f"{value!r} must be a list of {wanted}")
+        return tuple(name.strip() for name in given if name.strip())
+
+    return read
 
 
+#: Globs of task names, and roles of the database.
+globs, roles = names("task names, such as ['reports.*']"), names("roles, such as ['reports']")
 WEB_URL = matching(r"(https?://[^\s/]+\S*)?", "a URL of the web, such as https://host/path")
 LISTEN = matching(r"(([\w.-]*|\[[\da-fA-F:.]+\]):\d{1,5})?", "HOST:PORT, such as 127.0.0.1:9464")
 NAMESPACE = matching(

@@ -62,6 +62,14 @@ class Settings:
     )
     #: How far the replica may be behind before the primary is read instead.
     read_lag: float = _setting(10.0, readers.number(0.1, highest=86_400))
+    #: Roles as which jobs of the task `pgbeat.sql` may run their statements; none: it is off.
+    sql_roles: tuple[str, ...] = _setting((), readers.roles)
+    #: DSN of a login to that database by which they run: a member of these roles, and of no other.
+    sql_url: URL | None = field(
+        default=None, metadata={"read": lambda value: postgres_url(str(value))}
+    )
+    #: The longest that such a statement may take.
+    sql_timeout: float = _setting(300.0, readers.number(0.01, highest=86_400 * 7))
     #: Conditions evaluated at the same time, at most.
     condition_threads: int = _setting(8, readers.number(1, highest=256, whole=True))
     #: Failed decisions in a row after which a new schedule of the app's code is disabled.
@@ -240,6 +248,12 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[Problem]:
         if getattr(settings, cap) < lowest and not wrong & {base, cap}:
             message = f"pgbeat_{cap}: must not be below pgbeat_{base} ({lowest:g})"
             yield Problem(f"pgbeat_{cap}", "out_of_range", message)
+    if settings.sql_roles and settings.sql_url is None and not wrong & {"sql_url"}:
+        message = (
+            "pgbeat_sql_url: pgbeat_sql_roles needs it: the DSN of a login of its own, which is a "
+            "member of these roles"
+        )
+        yield Problem("pgbeat_sql_url", "required", message)
     if not wrong & {"web_jwt_key", "web_jwt_jwks", "web_jwt_algorithms"}:
         yield from _jwt_conflicts(settings)
 

@@ -115,7 +115,7 @@ def progress(done: float, total: float | None = None, message: str | None = None
     It is cheap: progress is written about twice a second. Raises `Cancelled` once the job must be
     cancelled.
     """
-    attempt, recorder = _current()
+    attempt, recorder = current_attempt()
     if attempt is None or recorder is None:
         return
     words = None if message is None else attempts.text(str(message), attempts.ERROR)
@@ -140,7 +140,7 @@ def checkpoint(data: Any = None) -> Any:
     Raises `TypeError` or `ValueError` for data that is not JSON; with `data` also `Cancelled`, once
     the job must be cancelled.
     """
-    attempt, recorder = _current()
+    attempt, recorder = current_attempt()
     if data is None:
         return None if attempt is None or recorder is None else _kept(attempt, recorder)
     value = attempts.as_json(data)
@@ -162,7 +162,7 @@ def report(**metadata: Any) -> None:
 
     Values that are not JSON become text. A key that is reported again gets the new value.
     """
-    attempt, recorder = _current()
+    attempt, recorder = current_attempt()
     if attempt is None or recorder is None:
         return
     values = {escaped(key): _as_metadata(value) for key, value in metadata.items()}
@@ -180,7 +180,7 @@ def artifacts(*produced: str | os.PathLike[str]) -> None:
     Raises `TypeError` for a value that is neither text nor a path.
     """
     fresh = [_artifact(path) for path in produced]
-    attempt, recorder = _current()
+    attempt, recorder = current_attempt()
     if attempt is None or recorder is None:
         return
     metadata = attempt.metadata or {}
@@ -203,11 +203,12 @@ def _artifact(produced: object) -> str:
 
 def is_cancelled() -> bool:
     """Returns whether the job must be cancelled, a second or two after the request."""
-    attempt, _ = _current()
+    attempt, _ = current_attempt()
     return attempt is not None and attempt.cancel_asked
 
 
-def _current() -> "tuple[Attempt | None, Recorder | None]":
+def current_attempt() -> "tuple[Attempt | None, Recorder | None]":
+    """Returns the attempt of the running task, if it is recorded, and its recorder."""
     task = get_current_task()
     attempt = None if task is None else getattr(task.request, ATTEMPT, None)
     if attempt is None:

@@ -2,11 +2,13 @@
 
 import os
 import traceback
+from dataclasses import fields
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.app import utils
 
 from pgbeat.config import (
     Settings,
@@ -466,6 +468,22 @@ def test_what_signs_jwts_is_said_in_a_way_that_nobody_else_can_sign(
 ) -> None:
     [problem] = mistakes(**CONF, **{f"pgbeat_{key}": value for key, value in settings.items()})
     assert problem[:2] == (f"pgbeat_{field}", code)
+
+
+def test_celery_masks_every_setting_that_is_a_dsn() -> None:
+    dsns = [setting.name for setting in fields(Settings) if "URL" in str(setting.type)]
+    assert len(dsns) > 2
+    for name in dsns:
+        assert utils.HIDDEN_SETTINGS.search(f"PGBEAT_{name.upper()}"), name
+
+
+def test_statements_need_a_login_of_their_own() -> None:
+    roles = {"pgbeat_sql_roles": "reports, billing"}
+    assert [problem[:2] for problem in mistakes(**CONF, **roles)] == [
+        ("pgbeat_sql_url", "required")
+    ]
+    settings = load(**CONF, **roles, pgbeat_sql_url=URL)
+    assert settings.sql_roles == ("reports", "billing")
 
 
 def test_the_password_is_in_no_message_and_in_no_repr() -> None:

@@ -17,6 +17,7 @@ from pgbeat.access.actors import Actor
 from pgbeat.database.tables import groups as groups_table
 from pgbeat.database.tables import jobs as jobs_table
 from pgbeat.errors import Forbidden, NotFound, NotUnique
+from pgbeat.jobs.checks import sql_jobs
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import Group
 from pgbeat.jobs.rows import ids
@@ -93,11 +94,14 @@ def _is_internal(task: str) -> bool:
 
 
 def may_run(actor: Actor, task: str, *, of_template: bool = False) -> bool:
-    """Returns whether the actor may run a task. Everybody may run that of a template."""
+    """Returns whether the actor may run a task. Everybody may run that of a template.
+
+    Of pgbeat's own tasks, administrators may run the one that runs a statement in SQL.
+    """
     if actor.tasks is None:
         return True
     if _is_internal(task):
-        return False
+        return actor.is_admin and task == sql_jobs.TASK
     return of_template or actor.is_admin or any(fnmatchcase(task, glob) for glob in actor.tasks)
 
 
@@ -106,7 +110,9 @@ def require_task(actor: Actor, task: str, *, of_template: bool = False) -> None:
     if may_run(actor, task, of_template=of_template):
         return
     reason = (
-        "it is internal to Celery or pgbeat"
+        "only administrators may, since its argument is a statement"
+        if task == sql_jobs.TASK
+        else "it is internal to Celery or pgbeat"
         if _is_internal(task)
         else "users may run jobs of templates and the tasks that the setting pgbeat_web_tasks "
         "names; an administrator can make a template of it, or extend that setting"

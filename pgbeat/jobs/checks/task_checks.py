@@ -10,7 +10,9 @@ from celery import Celery, Task
 from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.json_values import unreadable
 from pgbeat.broker.publishing.publisher import check_options
+from pgbeat.config import settings_of
 from pgbeat.errors import InvalidJob, InvalidSchedule, UnknownTask
+from pgbeat.jobs.checks import sql_jobs
 from pgbeat.jobs.checks.permissions import may_run, require_task
 from pgbeat.suggest import did_you_mean
 
@@ -86,7 +88,8 @@ def check_task(app: Celery, name: str, actor: Actor | None = None) -> None:
 def check_arguments(app: Celery, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raises `InvalidSchedule` if the task's function doesn't take the arguments.
 
-    Celery makes the same check when it publishes (`Task.typing`).
+    Celery makes the same check when it publishes (`Task.typing`). A statement in SQL also needs a
+    role that the settings allow.
     """
     registered = app.tasks[task]
     fits = getattr(registered, "__header__", None)
@@ -98,6 +101,8 @@ def check_arguments(app: Celery, task: str, args: Sequence[Any], kwargs: Mapping
         field = "kwargs" if kwargs else "args"
         message = f"the arguments don't fit task {task!r}: {error}"
         raise InvalidSchedule.of(field, "malformed", message) from None
+    if task == sql_jobs.TASK:
+        sql_jobs.read(settings_of(app), *args, **kwargs)
 
 
 def refuse_coroutine(task: Any, value: Any) -> Any:

@@ -227,3 +227,28 @@ def test_users_make_so_many_changes_in_a_minute_at_most(app: Celery) -> None:
         done(web.user.get("/jobs"))
         for client in (web.other, web.admin, web.admin, web.admin):
             done(client.post("/jobs", json=order), 201)
+
+
+def test_statements_in_sql_are_for_administrators(app: Celery, sql: Sql) -> None:
+    settings = {"sql_roles": ["reports"], "sql_url": "postgresql://nobody@localhost/x"}
+    with opened(app, web_tasks=["*"], web_direct=True, **settings) as web:
+        order = {"task": "pgbeat.sql", "args": ["SELECT 1"]}
+        template(web, task="pgbeat.sql", args=["SELECT 1"])
+        link = {**order, "kwargs": {}, "options": {}}
+        for refused in (
+            order,
+            {"template": "t"},
+            {"template": "t", "args": ["DROP TABLE orders"]},
+            {"task": "jobs.add", "args": [1], "options": {"link": link}},
+        ):
+            problem(web.user.post("/jobs", json=refused), 403)
+        direct = {"args": ["SELECT 1"], "lane": "l"}
+        problem(web.user.post("/direct/pgbeat.sql", json=direct), 403)
+        assert count(sql) == 0
+        assert done(web.admin.post("/jobs", json=order), 201)
+        schedule = {**order, "name": "s", "every": 60}
+        assert done(web.admin.post("/admin/scheduled-jobs", json=schedule), 201)
+        other = {"role": "postgres"}
+        for path in ("/jobs", "/admin/scheduled-jobs"):
+            answer = web.admin.post(path, json={**schedule, "name": "t", "kwargs": other})
+            assert answer.status_code == 422, answer.text
