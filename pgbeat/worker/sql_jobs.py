@@ -35,9 +35,12 @@ from pgbeat.worker.recording.attempts import Attempt
 from pgbeat.worker.recording.recorder import Recorder
 from pgbeat.worker.reporting import PATIENCE, current_attempt
 
-#: Seconds between two looks whether a statement must end, until its session is ended if it doesn't,
-#: and that another run of the job is waited for.
-_LOOK, _GRACE, _WAIT = 0.2, 3.0, 10
+#: Seconds between two looks whether a statement must end, and until its session is ended if it
+#: doesn't.
+_LOOK, _GRACE = 0.2, 3.0
+#: Seconds that a job waits for its row, which others may have locked, and for another run's session
+#: after its statement. The message of a run that gives up is delivered again, some twenty times.
+_BEGIN, _IDLE = 60.0, 60.0
 _TOO_MUCH = sql.load("sql_jobs.sql", "too_much")
 _JOB = text(sql.load("sql_jobs.sql", "job"))
 _TRANSACTION = (
@@ -81,7 +84,7 @@ class _Job:
 
     def begin(self) -> Row[Any]:
         """Returns the row, which has the statement, once it says that the job runs."""
-        self._write()
+        self._write(_BEGIN)
         row = self.read()
         if row.task != sql_jobs.TASK or row.state != "running":
             raise InvalidTransition.of(self.attempt.job_id, row.state, f"run by {sql_jobs.TASK}")
@@ -100,7 +103,7 @@ class _Job:
     def keep(self, kept: dict[str, Any]) -> None:
         """Keeps what a later run must know, durably, while the job is this run's."""
         self.attempt.checkpoint, self.attempt.has_checkpoint = kept, True
-        self._write()
+        self._write(PATIENCE)
         row = self.read()
         if row.is_cancelled:
             raise Cancelled("the job is cancelled")
@@ -117,8 +120,8 @@ class _Job:
             )
         return status
 
-    def _write(self) -> None:
-        if not self._recorder.record_now(self.attempt, PATIENCE):
+    def _write(self, seconds: float) -> None:
+        if not self._recorder.record_now(self.attempt, seconds):
             raise Reject("the job's row can't be written", requeue=True)
 
 
@@ -148,7 +151,8 @@ class _Run:
 
     def _lock(self, first: UUID) -> None:
         """Waits for other runs of the job and its retries."""
-        self._session.execute(SQL("SET LOCAL lock_timeout = {}").format(_WAIT * 1000))
+        wait = Literal(f"{round(self._call.seconds + _IDLE)}s")
+        self._session.execute(SQL("SET LOCAL lock_timeout = {}").format(wait))
         key = int.from_bytes(first.bytes[:8], "big", signed=True)
         try:
             self._session.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", [key])

@@ -239,6 +239,12 @@ def sessions(sql: Sql, login: str) -> list[tuple[Any, ...]]:
     return sql("SELECT query FROM pg_stat_activity WHERE usename = %s", login)
 
 
+def waiting(sql: Sql, login: str, event: str) -> list[tuple[Any, ...]]:
+    """Its sessions that wait so, once there are some."""
+    query = "SELECT query FROM pg_stat_activity WHERE usename = %s AND wait_event = %s"
+    return until(lambda: sql(query, login, event))
+
+
 def test_a_statement_that_never_ends_is_ended_and_retried(
     sql_workers: SqlWorkers, sql: Sql
 ) -> None:
@@ -265,11 +271,7 @@ def test_a_cancel_ends_the_running_statement(sql_workers: SqlWorkers, pool: str,
     statements = [NEVER_ENDS["sleeps"], NEVER_ENDS["at its commit"], CATCHES]
     for statement in statements:
         job_id = sql_workers.one(statement)
-        until(
-            lambda: any(
-                "pg_sleep" in q or q == "COMMIT" for (q,) in sessions(sql, sql_workers.login)
-            )
-        )
+        assert waiting(sql, sql_workers.login, "PgSleep")
         sql_workers.tracked.cancel(job_id)
         [seen] = sql_workers.tracked.ended(job_id)
         assert seen.job.state == "cancelled"
@@ -291,7 +293,7 @@ def test_a_statement_takes_effect_once_though_its_worker_is_killed(
     with psycopg.connect(database) as blocker:
         blocker.execute("SELECT pg_advisory_xact_lock(17)")
         job_id = sql_workers.one("INSERT INTO orders VALUES (9), (9)", **policy)
-        until(lambda: sessions(sql, sql_workers.login) == [("COMMIT",)])
+        assert waiting(sql, sql_workers.login, "advisory") == [("COMMIT",)]
         [run] = sql_workers.tracked.runs(job_id)
         assert run.pid is not None
         if when == "before":
