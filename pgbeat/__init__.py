@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pgbeat.jobs.lanes.concurrency import concurrency_policy as concurrency_policy
     from pgbeat.jobs.policy.task_policies import TaskPolicy as TaskPolicy
     from pgbeat.jobs.running.task_exceptions import Cancelled as Cancelled
+    from pgbeat.jobs.running.task_exceptions import Failed as Failed
     from pgbeat.jobs.running.task_exceptions import Skip as Skip
     from pgbeat.jobs.running.task_exceptions import Snooze as Snooze
     from pgbeat.jobs.submitting.direct import run_direct as run_direct
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pgbeat.schedules.launchers import JobRequest as JobRequest
     from pgbeat.schedules.launchers import Launcher as Launcher
     from pgbeat.schedules.launchers import launcher as launcher
+    from pgbeat.worker.finishing.batches import Member as Member
     from pgbeat.worker.finishing.finish import finish as finish
     from pgbeat.worker.reporting import Current as Current
     from pgbeat.worker.reporting import artifacts as artifacts
@@ -51,7 +53,7 @@ _HOMES = {
     "errors": "PgbeatError",
     "jobs.lanes.concurrency": "ConcurrencyPolicy concurrency_policy",
     "jobs.policy.task_policies": "TaskPolicy",
-    "jobs.running.task_exceptions": "Cancelled Skip Snooze",
+    "jobs.running.task_exceptions": "Cancelled Failed Skip Snooze",
     "jobs.submitting.direct": "run_direct",
     "jobs.submitting.submit": "submit",
     "jobs.submitting.submit_group": "submit_group",
@@ -60,6 +62,7 @@ _HOMES = {
     "monitoring.metrics.collector": "metrics_collector",
     "schedules.launchers": "Context GenericJobLauncher GenericLauncher JobRequest Launcher "
     "launcher",
+    "worker.finishing.batches": "Member",
     "worker.finishing.finish": "finish",
     "worker.reporting": "Current artifacts checkpoint current is_cancelled progress report",
 }

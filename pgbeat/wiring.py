@@ -111,10 +111,31 @@ _URLS = "PGBEAT_(CONDITION_|READ_|SQL_)?URL|DIRECT_URL|BROKER_READ_URL|BROKER_WR
 
 
 def equip(app: Any) -> None:
-    """Makes an app look at its broker when it sends its first task, and not before."""
+    """Makes an app look at its broker when it sends its first task, and not before.
+
+    Its tasks that run in batches take a list, and are called like others.
+    """
     from pgbeat.broker.publishing.first_send import FirstSend
 
     app.send_task = FirstSend(app, _send_by_templates)
+    app._task_from_fun = _registering(app._task_from_fun)
+
+
+def _registering(register: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(register)
+    def register_and_prepare(fun: Any, *args: Any, **options: Any) -> Any:
+        option = options.get("pgbeat")
+        if not (isinstance(option, dict) and option.get("batch")):
+            return register(fun, *args, **options)
+        from pgbeat.jobs.policy.batches import is_batch
+        from pgbeat.worker.finishing import batches
+
+        task = register(fun, *args, **{"typing": False, **options})
+        if is_batch(task):  # not another one that had the name
+            batches.prepare(task)
+        return task
+
+    return register_and_prepare
 
 
 def _send_by_templates(app: Any) -> None:

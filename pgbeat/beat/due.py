@@ -29,7 +29,8 @@ class DueSnapshot(NamedTuple):
     has_new: bool
     #: When the next schedule that was disabled by failures is probed; `None` if none is.
     next_probe: datetime | None
-    #: Seconds until a job, a deadline, a look at freshness or a delivery is due; `None` if none.
+    #: Seconds until a job, a batch, a deadline, a look at freshness or a delivery is due; `None`
+    #: if none is.
     maintenance_in: float | None = None
 
     @property

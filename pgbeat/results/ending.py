@@ -114,6 +114,9 @@ def abandon_current() -> None:
 class TaskEnding:
     """How one run of a task ends. Made when it begins, in the thread (greenlet) that runs it."""
 
+    #: Whether its job keeps the message, from which it runs again: nothing else is sent for that.
+    keeps_message = False
+
     def __init__(
         self, backend: "ResultBackend", task: Any, claim: Claim, *, is_always: bool
     ) -> None:
@@ -181,7 +184,7 @@ class TaskEnding:
         if request.callbacks or request.chain:
             self._is_with_celery = self._held.takes_all = True
             return
-        with _running_again():
+        with running_again():
             self._backend.mark_as_done(request.id, value, request, has_result)
 
     def done(self, mark: Callable[[], None]) -> bool:
@@ -211,7 +214,7 @@ class TaskEnding:
     def _tell_celery(self, error: Exception) -> NoReturn:
         """Raises what makes Celery run the task again, or store its failure."""
         try:
-            with _running_again():
+            with running_again():
                 raise error
         except Reject as again:
             if self.execution is not None:
@@ -256,7 +259,7 @@ class TaskEnding:
         if self.execution is not None:
             self.execution.raised(error, None)
         try:
-            with _running_again():
+            with running_again():
                 self._commit(lambda: None)
         except Exception:
             self._held.clear()
@@ -308,17 +311,12 @@ class TaskEnding:
     # ----- the transaction
 
     def _commit(self, mark: Callable[[], None]) -> None:
-        request = self._request
-        publishes = self._held or (not self._has_returned and (request.errbacks or request.chord))
+        publishes = self._publishes()
 
         def end(working: Joined) -> None:
-            # The job before its message and its result, as whoever else ends a job locks them.
-            if self.execution is not None:
-                self.execution.write(working, is_once=self._own is not None)
-            self._acknowledge(working)
+            self._record(working)
             with self._block(working) if publishes else nullcontext() as block:
-                mark()
-                self._held.publish(block)
+                self._publish(mark, block)
 
         if self._own is None:
             self._backend.store.atomically(end)
@@ -330,6 +328,21 @@ class TaskEnding:
         self._leave()
         if self.execution is not None:
             self.execution.committed()
+
+    def _publishes(self) -> bool:
+        request = self._request
+        fails = not self._has_returned and (request.errbacks or request.chord)
+        return bool(self._held or fails)
+
+    def _record(self, working: Joined) -> None:
+        # The job before its message and its result, as whoever else ends a job locks them.
+        if self.execution is not None:
+            self.execution.write(working, is_once=self._own is not None)
+        self._acknowledge(working)
+
+    def _publish(self, mark: Callable[[], None], block: Any) -> None:
+        mark()
+        self._held.publish(block)
 
     def _block(self, working: Joined) -> Any:
         return chords.published_in(self._backend, working.connection)
@@ -365,7 +378,7 @@ def _passes(error: DBAPIError | psycopg.Error) -> bool:
 
 
 @contextmanager
-def _running_again() -> Iterator[None]:
+def running_again() -> Iterator[None]:
     """Makes a task run again if the database could not commit for a reason that passes."""
     try:
         yield

@@ -31,6 +31,7 @@ from pgbeat.errors import ConfigError
 from pgbeat.jobs.messages import canvas
 from pgbeat.jobs.messages.canvas import NOWHERE, Place
 from pgbeat.jobs.policy import pinned_queues
+from pgbeat.jobs.policy.batches import is_batch
 from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.jobs.running.untracked_tasks import Tally
 from pgbeat.suggest import nearest_task
@@ -188,6 +189,10 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     if tracked.logs is not None:
         tracked.logs.attach()
     tracked.memory.reset()
+    attempt = getattr(request, ATTEMPT, None)
+    if attempt is not None:  # one of a batch, which has been written
+        _attempts[task_id, get_ident()] = attempt
+        return
     attempt = Attempt(
         task_id,
         request.hostname or tracked.name,
@@ -207,7 +212,7 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     setattr(request, ATTEMPT, attempt)
     _attempts[task_id, get_ident()] = attempt
     recorder = process_recorder.get()
-    if recorder is not None:
+    if recorder is not None and not is_batch(task):  # which writes all its members together
         recorder.record(attempt)
 
 
@@ -257,7 +262,7 @@ def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, 
     tracked, attempt = _tracked, _attempts.pop((task_id, get_ident()), None)
     if attempt is None or tracked is None:
         return
-    if attempt.is_recorded:
+    if attempt.is_recorded or attempt.is_deferred:
         return
     if state == SUCCESS and attempt_ends.is_interrupted(attempt, task, task_id):
         state = None

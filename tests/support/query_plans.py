@@ -23,7 +23,7 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.explaining import trace_rows, tree_rows
-from pgbeat.jobs.flow import dispatch, lifecycle
+from pgbeat.jobs.flow import batch_members, dispatch, lifecycle
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
@@ -217,6 +217,7 @@ QUERIES: dict[str, Query] = {
     "beat: 100 jobs are made": Query(_create),
     "beat: 50 unique keys": Query(_keys),
     "beat: jobs whose time has come": Query(_take_due),
+    "beat: batches that start": Query(lambda w, c: batch_members.to_start(c, "default")),
     "beat: lanes in which somebody waits": Query(lambda w, c: lanes.to_dispatch(c, "default")),
     "beat: groups in which nothing moves": Query(lambda w, c: progress.stuck(c, "default")),
     "beat: what the dead left": Query(

@@ -18,7 +18,7 @@ from pgbeat.database import connections
 from pgbeat.database.locks import batches, lock_waits
 from pgbeat.database.locks.lock_waits import Postponed
 from pgbeat.errors import BrokerUnavailable
-from pgbeat.jobs.flow import dependencies, dispatch, lifecycle
+from pgbeat.jobs.flow import batch_members, dependencies, dispatch, lifecycle
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Room
@@ -164,6 +164,8 @@ class LeaderMaintenance:
             if ids is not None:
                 lock_waits.briefly(connection)
             due = due_jobs.take(connection, self._settings.namespace, ids=ids)
+            if ids is None:
+                due += batch_members.to_start(connection, self._settings.namespace)
             failed = lifecycle.publish(
                 connection, self._publisher, [job for job in due if job.dispatched_at]
             )

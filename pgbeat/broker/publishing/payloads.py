@@ -1,7 +1,7 @@
 """Reads what Celery wrote into a message: the payload is kombu's, as JSON."""
 
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery import Celery
@@ -18,12 +18,14 @@ def body(payload: Mapping[str, Any]) -> bytes:
     return bytes(decompress(raw, compression)) if compression else raw
 
 
-def canvas(app: Celery, payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what the body says of others: callbacks, errbacks, chain and chord.
+def call(
+    app: Celery, payload: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any], dict[str, Any]]:
+    """Returns a task's arguments, and what the body says of others: callbacks, chain and chord.
 
     Raises kombu's errors for content that the app does not accept or can't decode.
     """
     accept = prepare_accept_content(app.conf.accept_content)
     kind, encoding = payload["content-type"], payload["content-encoding"]
-    _, _, embedded = loads(body(payload), kind, encoding, accept=accept)
-    return dict(embedded or {})
+    args, kwargs, embedded = loads(body(payload), kind, encoding, accept=accept)
+    return args, kwargs, dict(embedded or {})

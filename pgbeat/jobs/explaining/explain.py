@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
-from pgbeat.jobs.flow import dependencies
+from pgbeat.jobs.flow import batch_members, dependencies
+from pgbeat.jobs.flow.batch_members import Waiting
 from pgbeat.jobs.lanes import concurrency, occupancy, slots
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import waiting as lines
@@ -44,6 +45,9 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:
         return _scheduled(connection, job, now)
     if lines.is_waiting(job):
         return _in_line(connection, job)
+    batch = batch_members.waiting(connection, job)
+    if batch is not None:
+        return _in_batch(batch, now)
     if job.dispatched_at is None:
         return Whereabouts("outbox", "waits for beat, which sends its message")
     accepted = _accepted(connection, job, now)
@@ -108,17 +112,27 @@ def _scheduled(connection: Connection, job: Job, now: datetime) -> Whereabouts:
         more = job.attempt < job.max_attempts
         of = f", attempt {job.attempt + 1} of {job.max_attempts}" if job.keeps_id and more else ""
         return Whereabouts("retry", f"is retried by Celery for its task{when}{of}")
-    if job.started_at is not None and job.dispatched_at is None and job.run_at > now:
+    is_kept = job.started_at is not None and job.dispatched_at is None  # with its message
+    if is_kept and job.error is None and job.run_at > now:
         count = connection.scalar(_SNOOZES, {"id": job.id})
         times = "once" if count == 1 else f"{count} times"
         runs = f"is snoozed and runs again in {span(job.run_at - now)}; it was snoozed {times}"
         return Whereabouts("snoozed", runs)
     of = f", attempt {job.attempt} of {job.max_attempts}" if job.retry_of is not None else ""
+    if is_kept and job.error is not None:
+        of = f", attempt {job.attempt + 1} of {job.max_attempts}"
     cause = "retry" if of else "scheduled"
     if job.run_at > now:
         verb = "is tried again" if of else "comes"
         return Whereabouts(cause, f"{verb} in {span(job.run_at - now)}{of}")
     return Whereabouts(cause, f"has been due for {span(now - job.run_at)}{of}", _WORKERS)
+
+
+def _in_batch(batch: Waiting, now: datetime) -> Whereabouts:
+    waits = f"waits for its batch, which has {batch.members} of {batch.size} members"
+    if batch.members >= batch.size or batch.due_at <= now:
+        return Whereabouts("batch", f"{waits}, and starts as soon as a worker has room", _WORKERS)
+    return Whereabouts("batch", f"{waits}, and starts in {span(batch.due_at - now)} at the latest")
 
 
 def _in_line(connection: Connection, job: Job) -> Whereabouts:

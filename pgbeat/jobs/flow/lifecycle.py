@@ -58,7 +58,7 @@ def publish(
 
 
 def _publish(publisher: Publisher, job: Job, urgency: Urgency) -> None:
-    message = _message(job, urgency)
+    message = task_message(job, urgency)
     if job.message is not None and isinstance(publisher, TransactionPublisher):
         kept = kept_messages.read(job, message, delays=publisher.keeps_claimed)
         publisher.take(message.job_id, kept)
@@ -66,7 +66,8 @@ def _publish(publisher: Publisher, job: Job, urgency: Urgency) -> None:
         publisher.publish(message)
 
 
-def _message(job: Job, urgency: Urgency) -> TaskMessage:
+def task_message(job: Job, urgency: Urgency) -> TaskMessage:
+    """Returns the message that a job's row alone says; `urgency` as for `publish`."""
     options: dict[str, Any] = {**job.options}
     if job.queue is not None:
         options.setdefault("queue", job.queue)

@@ -175,7 +175,7 @@ def _request(
         known["errbacks"] = end.options.get("link_error")
     else:
         try:
-            known |= {**payload["headers"], **payloads.canvas(app, payload)}
+            known |= {**payload["headers"], **payloads.call(app, payload)[2]}
         except Exception:
             logger.exception("The message of job %s can't be decoded", job.id)
     if isinstance(known.get("errbacks"), Mapping):

@@ -19,9 +19,20 @@ from pgbeat.jobs.rows.model import Job
 _PARTS = ("queue", "payload", "priority", "ttl", "exchange", "routing_key")
 
 
+#: What the row of a job says of its batch, beside its message (`jobs/policy/batches.py`).
+BATCH = "batch"
+
+
 def written(message: Message) -> dict[str, Any]:
     """Returns the message as the job's row keeps it."""
     return {name: getattr(message, name) for name in _PARTS}
+
+
+def tried_again(kept: Mapping[str, Any], retries: int) -> dict[str, Any]:
+    """Returns a message that is kept, as Celery would send it for a retry."""
+    payload = json.loads(kept["payload"])
+    payload["headers"]["retries"] = retries
+    return {**kept, "payload": json.dumps(payload)}
 
 
 def of_withdrawn(withdrawn: Withdrawn) -> dict[str, Any]:

@@ -181,7 +181,9 @@ def _key(value: Any) -> str:
     return key
 
 
-def _whole(lowest: int, highest: int) -> Any:
+def whole(lowest: int, highest: int) -> Any:
+    """Returns what reads a whole number, and raises `InvalidJob` for another value."""
+
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidJob.of("", "malformed", f"{value!r} is not a whole number")
@@ -193,20 +195,21 @@ def _whole(lowest: int, highest: int) -> Any:
     return read
 
 
-def _length(value: Any) -> timedelta:
+def length(value: Any) -> timedelta:
+    """Reads a length of time. Raises `InvalidInput` for another value."""
     if isinstance(value, timedelta):
-        length = value
+        span = value
     elif isinstance(value, str):
-        length = parse_duration(value)
+        span = parse_duration(value)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        length = timedelta(seconds=value) if abs(value) < 1e11 else _LONGEST * 2
+        span = timedelta(seconds=value) if abs(value) < 1e11 else _LONGEST * 2
     else:
         message = f"must be a length of time, seconds or text like '15 minutes', got {value!r}"
         raise InvalidJob.of("", "malformed", message)
-    if not timedelta(0) <= length <= _LONGEST:
-        message = f"{value if value is length else repr(value)} is out of range"
+    if not timedelta(0) <= span <= _LONGEST:
+        message = f"{value if value is span else repr(value)} is out of range"
         raise InvalidJob.of("", "out_of_range", f"{message}; it must be 0 to 36500 days")
-    return length
+    return span
 
 
 def _flag(value: Any) -> bool:
@@ -237,16 +240,16 @@ def _resources(value: Any) -> dict[str, float]:
 _READERS: dict[str, Any] = {
     "template": _text,
     "lane": _text,
-    "priority": _whole(0, 255),
-    "max_attempts": _whole(1, 1000),
-    "retry_base": _length,
-    "retry_cap": _length,
+    "priority": whole(0, 255),
+    "max_attempts": whole(1, 1000),
+    "retry_base": length,
+    "retry_cap": length,
     "tags": _tags,
     "resources": _resources,
     "unique": _flag,
     "unique_key": _key,
-    "unique_for": _length,
+    "unique_for": length,
     "requires_approval": _flag,
-    "must_start_within": _length,
-    "must_end_within": _length,
+    "must_start_within": length,
+    "must_end_within": length,
 }

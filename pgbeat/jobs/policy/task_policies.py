@@ -8,6 +8,7 @@ a task's class does the same. The setting `pgbeat_task_policies` has globs of ta
 first that matches applies. The task's own policy is stronger.
 
 Besides the keys of other policies, these have `pin`: the task stays on the version that sends it.
+A task's own may say that its calls run in batches (`pgbeat.jobs.policy.batches`).
 """
 
 from collections.abc import Mapping
@@ -21,8 +22,9 @@ from pgbeat.config.app_state import current_state
 from pgbeat.config.task_options import OPTION, has_policies, own_policy
 from pgbeat.errors import ConfigError, InvalidJob, Problem, Problems
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.policy import policies
-from pgbeat.jobs.policy.policies import CommonOptions, JobPolicy
+from pgbeat.jobs.policy import batches, policies
+from pgbeat.jobs.policy.batches import Batch
+from pgbeat.jobs.policy.policies import CommonOptions, JobPolicy, Length
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -33,6 +35,12 @@ class TaskPolicy(CommonOptions, total=False):
 
     #: The task stays on the version that sends it.
     pin: bool | None
+    #: So many calls run as one, with a list of them …
+    batch: int | None
+    #: … or fewer, once the oldest has waited so long.
+    batch_after: Length | None
+    #: The argument that all calls of a batch share, such as `kwargs.shop`.
+    batch_by: str | None
 
 
 def of_task(app: "Celery", name: str) -> JobPolicy | None:
@@ -48,12 +56,18 @@ def is_pinned(app: "Celery", name: str) -> bool:
     return _known(app, name).is_pinned
 
 
+def batch_of(app: "Celery", name: str) -> Batch | None:
+    """Returns how a task's calls run in batches; `None` if each runs alone. Raises as `of_task`."""
+    return _known(app, name).batch
+
+
 class _TaskPolicy(NamedTuple):
     """A task's policy, and the task's own option, of which it was read."""
 
     option: Any
     policy: JobPolicy | None
     is_pinned: bool = False
+    batch: Batch | None = None
 
 
 class _Policies(dict[str, _TaskPolicy]):
@@ -122,25 +136,34 @@ def _read(
     if not options or name.startswith(("celery.", "pgbeat.")):
         return _TaskPolicy(option, None), []
     policy, pins, problems = JobPolicy(), [], []
+    batch = None
     for settings in options:
-        more, pin, wrong = _read_one(settings)
+        more, pin, own_batch, wrong = _read_one(settings, is_own=settings is option)
         policy = policy.over(more)
         pins += [pin] if pin is not None else []
+        batch = batch or own_batch
         problems += wrong
-    return _TaskPolicy(option, policy, bool(pins and pins[0])), problems
+    if batch is not None:
+        problems += batches.conflicts(policy)
+    return _TaskPolicy(option, policy, bool(pins and pins[0]), batch), problems
 
 
-def _read_one(option: Any) -> tuple[JobPolicy, bool | None, list[Problem]]:
+def _read_one(
+    option: Any, *, is_own: bool
+) -> tuple[JobPolicy, bool | None, Batch | None, list[Problem]]:
     if not isinstance(option, Mapping):
         message = f"must be a mapping such as {{'lane': 'gpu'}}, got {option!r}"
-        return JobPolicy(), None, [Problem(OPTION, "malformed", message)]
+        return JobPolicy(), None, None, [Problem(OPTION, "malformed", message)]
     keys = {**option}
     pin = keys.pop("pin", None)
+    misplaced = [] if is_own else batches.refuse_on_glob(list(keys))
+    batch, mistakes = batches.take(keys)
     policy, problems = policies.read(keys)
+    problems += misplaced or mistakes
     if policy.template is not None:
         message = "template: a template names its task; a task's policy can't name a template"
         problems.append(Problem("template", "conflict", message))
     if pin not in (None, True, False):
         message = f"pin: {pin!r} is neither true nor false"
         problems.append(Problem("pin", "malformed", message))
-    return policy, pin, problems
+    return policy, pin, batch, problems

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from uuid import UUID
 from weakref import WeakKeyDictionary, ref
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from pgbeat.broker import external_brokers, message_ends, messages
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.database.locks import batches
-from pgbeat.jobs.flow import lifecycle
+from pgbeat.jobs.flow import batch_members, lifecycle
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.messages import answers
 from pgbeat.jobs.rescuing import rescue_log
@@ -104,9 +104,10 @@ def _job_states(
 ) -> dict[UUID, str]:
     """Returns the new state of each execution's job.
 
-    `pending`: its message will be delivered again, or another worker has accepted it and is about
-    to record that. `cancelled`: the message was purged or has expired. Otherwise `failed`: also if
-    the worker that accepted it has recorded its end, which did not count while this one ran.
+    `pending`: its message will be delivered again, or is kept in its row, or another worker has
+    accepted it and is about to record that. `cancelled`: the message was purged or has expired.
+    Otherwise `failed`: also if the worker that accepted it has recorded its end, which did not
+    count while this one ran.
     """
     job_ids = [str(run.job_id) for run in lost]
     ends: dict[str, message_ends.End] = {}
@@ -115,6 +116,7 @@ def _job_states(
         # A broker that the app used before delivers again what was not acknowledged.
         late = [str(run.job_id) for run in lost if run.acks_late]
         back |= external_brokers.sent(connection, late)
+        back |= batch_members.unsent(connection, job_ids)
         ends = message_ends.newest(connection, set(job_ids) - back)
     else:
         back = {str(run.job_id) for run in lost if run.acks_late}
@@ -178,7 +180,7 @@ class Rescuer:
     def _end_abandoned(
         self, connection: Connection, publisher: Publisher, dead: Sequence[int]
     ) -> set[Room]:
-        if not connection.scalar(_ANY_ABANDONED, {"dead": list(dead)}):
+        if not workers.any_abandoned(connection, dead):
             return set()
         abandoned = workers.abandoned_executions(connection, self.namespace, dead)
         why = "the worker {worker} died"
@@ -186,14 +188,3 @@ class Rescuer:
 
 
 _rescuers: "WeakKeyDictionary[Publisher, Rescuer]" = WeakKeyDictionary()
-
-# Often false, which saves a transaction.
-_ANY_ABANDONED = text(
-    """
-    SELECT EXISTS (
-        SELECT FROM pgbeat.running_executions e
-         WHERE e.worker_id IS NOT NULL
-           AND (e.worker_id = ANY (CAST(:dead AS integer[]))
-                OR NOT EXISTS (SELECT FROM pgbeat.workers w WHERE w.id = e.worker_id)))
-    """
-)

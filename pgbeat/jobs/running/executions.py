@@ -62,7 +62,8 @@ class ExecutionRecord(NamedTuple):
     log: Mapping[str, Any] | None = None
     checkpoint: Any = None
     #: Seconds from the end until the job runs again, for its state `scheduled`. If the execution
-    #: snoozed, the job has no slot meanwhile, and `message` is sent then.
+    #: snoozed, the job has no slot meanwhile, and `message` is sent then. A batch's member that is
+    #: retried has a `message`, too.
     runs_in: float | None = None
     message: Mapping[str, Any] | None = None
     #: Whether an earlier execution of the job, or this one, may have been recorded before.

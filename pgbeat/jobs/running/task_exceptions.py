@@ -1,5 +1,6 @@
 """Defines the exceptions with which a running task ends its job other than by an error."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -68,6 +69,29 @@ class Snooze(Retry):  # type: ignore[misc,unused-ignore]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.delay,)
+
+
+class Failed(Exception):
+    """Says which members of a batch failed. The others have completed.
+
+    raise pgbeat.Failed({3: error})
+    """
+
+    def __init__(
+        self, errors: Mapping[int, Exception], results: Sequence[Any] | None = None
+    ) -> None:
+        """`errors` has the error of each that failed, by its place in the list of members.
+
+        `results` are those of all members, in order; `None` if they have none. What stands there
+        for one that failed is ignored. Raises `TypeError` for another key or error.
+        """
+        for place, error in errors.items():
+            if isinstance(place, bool) or not isinstance(place, int):
+                raise TypeError(f"a member's place must be a whole number, got {place!r}")
+            if not isinstance(error, Exception):
+                raise TypeError(f"the error of member {place} must be an exception, got {error!r}")
+        super().__init__(f"{len(errors)} members failed: {dict(errors)!r}")
+        self.errors, self.results = dict(errors), results
 
 
 _LONGEST = 36_500 * 86_400

@@ -177,13 +177,21 @@ class LostExecution(NamedTuple):
     acks_late: bool
 
 
+_ANY_ABANDONED = text(sql.load("workers.sql", "any_abandoned"))
+
+
+def any_abandoned(connection: Connection, dead: Collection[int]) -> bool:
+    """Returns whether there may be abandoned executions: often not, which saves a transaction."""
+    return bool(connection.scalar(_ANY_ABANDONED, {"dead": list(dead)}))
+
+
 _ABANDONED = text(sql.load("workers.sql", "abandoned"))
 
 
 def abandoned_executions(
     connection: Connection, namespace: str, dead: Collection[int], *, limit: int = 500
 ) -> list[LostExecution]:
-    """Returns running executions of workers that are dead or have left.
+    """Returns running executions of workers that are dead or have left, or whose batch is over.
 
     The caller must lock them (`lock_running`) before it ends them.
     """

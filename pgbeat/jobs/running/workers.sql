@@ -39,8 +39,24 @@ SELECT e.id, e.job_id, e.worker, e.worker_id, e.acks_late
    AND coalesce(j.namespace, :namespace) = :namespace
    AND (e.worker_id = ANY (CAST(:dead AS integer[]))
         OR e.started_at < now() - interval '10 seconds'
-           AND NOT EXISTS (SELECT FROM pgbeat.workers w WHERE w.id = e.worker_id))
+           AND NOT EXISTS (SELECT FROM pgbeat.workers w WHERE w.id = e.worker_id)
+        OR e.id IN ({forsaken}))
  LIMIT :limit
+
+-- name: any_abandoned
+SELECT EXISTS (
+    SELECT FROM pgbeat.running_executions e
+     WHERE e.worker_id IS NOT NULL
+       AND (e.worker_id = ANY (CAST(:dead AS integer[]))
+            OR NOT EXISTS (SELECT FROM pgbeat.workers w WHERE w.id = e.worker_id)))
+    OR EXISTS ({forsaken})
+
+-- Members of batches whose first member runs no more: the process died, and the worker lives.
+-- name: forsaken
+SELECT m.id FROM pgbeat.running_executions m JOIN pgbeat.unfinished_jobs u ON u.id = m.job_id
+ WHERE m.metadata ? 'batch' AND u.state = 'running' AND u.dispatched_at IS NULL
+   AND NOT EXISTS (SELECT FROM pgbeat.running_executions f
+                    WHERE f.id::text = m.metadata #>> '{batch,id}')
 
 -- Looks at few: executions whose message somebody else has accepted.
 -- name: ended_beside

@@ -8,7 +8,8 @@ id = ANY (CAST(:ids AS uuid[])) AND {is_due}
 -- name: take
 WITH due AS (SELECT id FROM pgbeat.unfinished_jobs WHERE {which} FOR UPDATE SKIP LOCKED)
 UPDATE pgbeat.unfinished_jobs j SET state = 'pending',
-       dispatched_at = CASE WHEN j.lane IS NULL THEN now() END
+       dispatched_at = CASE WHEN j.lane IS NULL AND NOT coalesce(j.message ? 'batch', false)
+                            THEN now() END
   FROM due WHERE j.id = due.id
 RETURNING {columns}
 

@@ -3,7 +3,8 @@
 `delay`, `apply_async`, links of chains and members of groups all end in `send`, which has Celery
 make the message as usual, with a header that says how the job is made. What then writes the message
 (its own commit, a caller's transaction, the end of a task) calls `write`, which inserts the
-job. A job that waits, for its lane or an approval, keeps the message until it is dispatched.
+job. A job that waits, for its lane, its batch or an approval, keeps the message until it is
+dispatched.
 """
 
 import logging
@@ -32,7 +33,9 @@ from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.messages import kept_messages
 from pgbeat.jobs.messages.discarded_messages import end_discarded as end_discarded
 from pgbeat.jobs.messages.envelopes import Envelope
-from pgbeat.jobs.policy import pinned_queues, task_policies
+from pgbeat.jobs.messages.kept_messages import BATCH
+from pgbeat.jobs.policy import batches, pinned_queues, task_policies
+from pgbeat.jobs.policy.batches import Batch
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.jobs.preparing.defaults import backoff
 from pgbeat.jobs.rows import new_jobs
@@ -107,7 +110,8 @@ def send(
     send_options = {**options, "task_id": task_id, "add_to_parent": False}
     if policy.priority is not None and send_options.get("priority") is None:
         send_options["priority"] = policy.priority
-    new_job = _task_job(app, policy, any(map(options.get, _AWAITED)))
+    batch = task_policies.batch_of(app, name)
+    new_job = _task_job(app, policy, batch, any(map(options.get, _AWAITED)))
     try:
         result = sender.send(name, args, kwargs, send_options, new_job)
     finally:
@@ -137,7 +141,7 @@ def _require_job_id(name: str, task_id: str) -> None:
         ) from None
 
 
-def _task_job(app: Celery, policy: JobPolicy, is_awaited: bool) -> TaskJob:
+def _task_job(app: Celery, policy: JobPolicy, batch: Batch | None, is_awaited: bool) -> TaskJob:
     """Returns how a task with that policy makes its job."""
     state = state_of(app)
     known = state.part(_KnownFields)
@@ -147,12 +151,14 @@ def _task_job(app: Celery, policy: JobPolicy, is_awaited: bool) -> TaskJob:
             known.clear()
         base, cap = backoff(policy, state.settings)
         complete = policy._replace(retry_base=base, retry_cap=cap)
-        fields = {
+        fields: dict[str, Any] = {
             "namespace": state.settings.namespace,
             "created_by": actors.user().name,
             "policy": complete.as_json(),
             "is_awaited": is_awaited,
         }
+        if batch is not None:
+            fields[BATCH] = batch.as_json()
         known[key] = policy, complete, fields
     return TaskJob(*known[key][1:])
 
@@ -237,8 +243,11 @@ class _MessageJob:
             run_at = None
         requires_approval = bool(policy.requires_approval)
         #: Whether its message is kept until it is dispatched.
-        self.waits = policy.lane is not None or requires_approval
+        batch = task_job.get(BATCH)
+        self.waits = policy.lane is not None or requires_approval or batch is not None
         kept = kept_messages.written(message) if self.waits or envelope.is_part else None
+        if kept is not None and batch is not None:
+            kept[BATCH] = batches.place(batch, envelope.args, envelope.kwargs)
         start_by, end_by = (
             policy.deadlines(run_at or connections.now(connection))
             if policy.has_deadlines

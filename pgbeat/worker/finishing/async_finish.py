@@ -21,6 +21,7 @@ from pgbeat.broker.publishing.async_transaction import AsyncOpened, run_sync
 from pgbeat.broker.publishing.transaction import opened, require_broker
 from pgbeat.database import connections
 from pgbeat.errors import CannotFinish
+from pgbeat.jobs.running.task_exceptions import Failed
 from pgbeat.worker.finishing.endings import COMMITTED, NEEDS_PSYCOPG, current_ending
 
 #: Where an engine's next connection gets its libpq connection from.
@@ -140,15 +141,21 @@ async def finish_async(session: AsyncOpened) -> AsyncIterator[AsyncOpened]:
         if ending is not None:
             await run_sync(session, lambda sync: require_broker(opened(sync), ending.app))
             ending.check_adopts()
-        yield session
+        partial = None
+        try:
+            yield session
+        except Failed as failed:  # other members of the batch have completed
+            partial = failed
         await own_session.flush()
         if ending is not None:
             ending.adopt(_Adopted(own_session, ending.engine))
-            return
-        await own_session.session.commit()
-        await own_session.session.close()
+        else:
+            await own_session.session.commit()
+            await own_session.session.close()
     except BaseException:
         with suppress(Exception):
             await own_session.session.rollback()
             await own_session.session.close()
         raise
+    if partial is not None:
+        raise partial

@@ -18,11 +18,14 @@ from pgbeat.database.locks import lock_waits
 from pgbeat.errors import CannotFinish, ConfigError, PgbeatError
 from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.lanes.model import Room
+from pgbeat.jobs.policy import batches
+from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.states import endings
 from pgbeat.results.backend import ResultBackend
 from pgbeat.results.ending import Claim, ClaimLost, TaskEnding, ending_of
 from pgbeat.results.store import Joined
 from pgbeat.worker.finishing import attempt_ends
+from pgbeat.worker.finishing.batch_ends import BATCH_RUN, BatchEnding, BatchRun, MemberEnding
 from pgbeat.worker.recording import execution_batches, process_recorder
 from pgbeat.worker.recording.attempts import Attempt
 from pgbeat.worker.reporting import ATTEMPT
@@ -44,23 +47,28 @@ _LOCK_PATIENCE = 10.0
 def tasks(app: Celery) -> dict[str, bool]:
     """Returns a worker's tasks that can end in one transaction, and whether they always do.
 
+    Those that run in batches do.
+
     Raises `SystemExit`, with one line for each, if tasks must end in one transaction that can't.
     """
     try:
-        setting = Settings.load(app.conf).finish
+        settings = Settings.load(app.conf)
     except ConfigError:  # a worker that doesn't use pgbeat
         return {}
     can: dict[str, bool] = {}
     problems, general = [], _app_obstacle(app)
     for name, task in sorted(app.tasks.items()):
         option = getattr(task, OPTION, None)
-        must = setting if option is None else option
+        is_batch = batches.is_batch(task)
+        must = is_batch or (settings.finish if option is None else option)
         if must is False or name.startswith("celery."):
             continue
         why = general or _task_obstacle(task)
+        if is_batch and settings.track == "off":
+            why = "it runs in batches, and this worker does not record executions (pgbeat_track)"
         if why is None:
             can[name] = bool(must)
-        elif option or (must and general):
+        elif option or is_batch or (must and general):
             problems.append(f"pgbeat: task {name!r} can't end in one transaction: {why}")
     if problems:
         raise SystemExit("\n".join(problems))
@@ -122,6 +130,9 @@ def begin(task: Any, *, is_always: bool) -> TaskEnding | None:
     # A task may call its own `run`, which is a part of it.
     if request.called_directly or request.is_eager or ending_of(request) is not None:
         return None
+    run: BatchRun | None = getattr(request, BATCH_RUN, None)
+    if run is not None:
+        return MemberEnding(task, run, RecordedEnd(getattr(request, ATTEMPT)))
     consumer = consumer_of(request)
     if consumer is None:
         return None
@@ -129,6 +140,8 @@ def begin(task: Any, *, is_always: bool) -> TaskEnding | None:
     if attempt is None and getattr(request, JOB_HEADER, None):
         return None
     claim = Claim(request.properties["delivery_tag"], consumer)
+    if attempt is not None and batches.is_batch(task):
+        return BatchEnding(task, claim, RecordedEnd(attempt))
     ending = TaskEnding(task.backend, task, claim, is_always=is_always)
     if attempt is not None:
         ending.execution = RecordedEnd(attempt)
@@ -151,33 +164,35 @@ class RecordedEnd:
     """
 
     def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
+        self.attempt = attempt
+        #: Others that end in the same transaction: the members of its batch.
+        self.others: list[Attempt] = []
         self._lanes: set[Room] = set()
 
     def succeeded(self, value: Any) -> None:
         """Notes the task's return value."""
         self._withdraw()
-        attempt_ends.conclude(self._attempt, value, "SUCCESS")
+        attempt_ends.conclude(self.attempt, value, "SUCCESS")
 
     def raised(self, error: BaseException, traceback: Any) -> None:
         """Notes the task's error."""
         self._withdraw()
-        if self._attempt.raised is not None:
-            error, traceback = self._attempt.raised, None
+        if self.attempt.raised is not None:
+            error, traceback = self.attempt.raised, None
         state = "RETRY" if isinstance(error, Retry) else "IGNORED"
         if not isinstance(error, Retry | Ignore):
             state = "FAILURE"
-        attempt_ends.conclude(self._attempt, error, state, traceback)
+        attempt_ends.conclude(self.attempt, error, state, traceback)
 
     def lost(self, error: BaseException) -> None:
         """Notes that nothing of it is kept, whatever Celery says of the task's end."""
         self.raised(error, None)
-        self._attempt.is_settled = True
+        self.attempt.is_settled = True
 
     def _withdraw(self) -> None:
         recorder = process_recorder.get()
         if recorder is not None:
-            recorder.outbox.withdraw(self._attempt)
+            recorder.outbox.withdraw(self.attempt)
 
     def write(self, working: Joined, *, is_once: bool) -> None:
         """Writes the attempt, and the consequences of its job's end.
@@ -191,20 +206,28 @@ class RecordedEnd:
         if recorder is None:
             return
         lock_waits.limit_waiting(working.connection, _LOCK_PATIENCE)
-        attempt = self._attempt
+        batch = [self.attempt, *self.others]
         ended, unmoved = execution_batches.write(
-            working.connection, working.prepared, [attempt], recorder.worker_id
+            working.connection, working.prepared, batch, recorder.worker_id
         )
-        attempt.was_tried = attempt.was_tried or not attempt.is_known
-        if unmoved:
-            state = endings.end_state(working.connection, attempt.job_id)
+        for attempt in batch:
+            attempt.was_tried = attempt.was_tried or not attempt.is_known
+        for job_id in unmoved:
+            state = endings.end_state(working.connection, str(job_id))
             if state is not None and (is_once or state != "completed"):
                 raise ClaimLost(f"its job has {state} meanwhile")
         if ended:
             self._lanes = lifecycle.follow(working.connection, recorder.new_publisher(), ended)
 
+    def lock(self, working: Joined) -> None:
+        """Locks the jobs, for a caller that acknowledges the message before it writes them."""
+        lock_waits.limit_waiting(working.connection, _LOCK_PATIENCE)
+        jobs.lock(working.connection, [run.job_id for run in (self.attempt, *self.others)])
+
     def committed(self) -> None:
         """Dispatches the lanes that have room now."""
         recorder = process_recorder.get()
         if recorder is not None:
-            recorder.was_recorded(self._attempt, self._lanes)
+            recorder.was_recorded(self.attempt, self._lanes)
+            for attempt in self.others:
+                recorder.was_recorded(attempt, ())

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, scoped_session
 from pgbeat.broker.publishing.transaction import opened, require_broker
 from pgbeat.database import connections
 from pgbeat.errors import CannotFinish
+from pgbeat.jobs.running.task_exceptions import Failed
 from pgbeat.worker.finishing.endings import COMMITTED, NEEDS_PSYCOPG, current_ending
 
 if TYPE_CHECKING:
@@ -117,7 +118,11 @@ def _finish(session: Opened) -> Iterator[Opened]:
         if ending is not None:
             require_broker(own_session.connection(), ending.app)
             ending.check_adopts()
-        yield session
+        partial = None
+        try:
+            yield session
+        except Failed as failed:  # other members of the batch have completed
+            partial = failed
         own_session.flush()
     except BaseException:
         own_session.roll_back()
@@ -126,3 +131,5 @@ def _finish(session: Opened) -> Iterator[Opened]:
         own_session.commit()
     else:
         ending.adopt(own_session)
+    if partial is not None:
+        raise partial

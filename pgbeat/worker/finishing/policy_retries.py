@@ -86,6 +86,8 @@ def settle(task: Any, error: BaseException, ending: TaskEnding | None) -> None:
     countdown = _countdown(task.app, task.request)
     if countdown is None:
         return
+    if ending is not None and ending.keeps_message:
+        raise Retry(exc=error, when=countdown) from error
     with _keeping_limit(task):
         raise task.retry(exc=error, countdown=countdown, max_retries=_MOST) from error
 

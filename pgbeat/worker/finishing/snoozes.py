@@ -28,6 +28,8 @@ logger = logging.getLogger("celery.worker.pgbeat")
 def settle(task: Any, error: BaseException, ending: TaskEnding | None) -> None:
     """Handles a task that raised how its job ends."""
     if isinstance(error, Snooze):
+        if ending is not None and ending.keeps_message:
+            return
         _arrange(task, error)
     elif isinstance(error, Skip | Cancelled):
         _revoke(task, error)

@@ -11,8 +11,9 @@ from typing import Any
 from celery import Celery
 
 from pgbeat.jobs.checks.task_checks import refuse_coroutine
+from pgbeat.jobs.policy.batches import is_batch
 from pgbeat.results.ending import TaskEnding
-from pgbeat.worker.finishing import endings, policy_retries, replacements, snoozes
+from pgbeat.worker.finishing import batches, endings, policy_retries, replacements, snoozes
 
 #: Does what follows when a run raises an error. If it raises another one, the next step gets that.
 Step = Callable[[Any, BaseException, TaskEnding | None], None]
@@ -26,6 +27,9 @@ def set_up(app: Celery) -> None:
     Raises `SystemExit`, with one line for each mistake, if policies are invalid, or if tasks must
     end in one transaction that can't.
     """
+    for task in app.tasks.values():
+        if is_batch(task):
+            batches.prepare(task)
     retried, ending = policy_retries.tasks(app), endings.tasks(app)
     for name, task in app.tasks.items():
         for method in ("retry", "on_replace"):  # replaced for an earlier worker in this process

@@ -98,6 +98,8 @@ class Attempt:
     is_claimed = False
     #: Whether the task's thread writes it, has written its end, and knows its end for good.
     is_withdrawn = is_recorded = is_settled = False
+    #: Whether the end of its batch writes its end.
+    is_deferred = False
     #: Where it is noted (`shared_notes`), and whether its end is.
     slot: int | None = None
     is_end_noted = False

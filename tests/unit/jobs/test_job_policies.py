@@ -7,6 +7,7 @@ import pytest
 
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.policy import policies as job_policies
+from pgbeat.jobs.policy.batches import AFTER, BY, SIZE
 from pgbeat.jobs.policy.policies import JobPolicy, parse
 from pgbeat.jobs.policy.task_policies import TaskPolicy
 from tests.support.problems import raises
@@ -114,4 +115,4 @@ def test_keys_of_the_content() -> None:
 def test_type_checkers_know_every_key() -> None:
     options = get_type_hints(job_policies.PolicyOptions)
     assert set(options) == set(JobPolicy._fields) == set(job_policies._READERS)
-    assert {*get_type_hints(TaskPolicy), "template"} == {*options, "pin"}
+    assert {*get_type_hints(TaskPolicy), "template"} == {*options, "pin", SIZE, AFTER, BY}
