@@ -221,6 +221,20 @@ def test_members_wait_again_if_their_batch_loses_its_message(site: Site, sql: Sq
     assert runs == [(2,)] * 2
 
 
+def test_members_wait_again_if_the_first_is_cancelled(site: Site, sql: Sql) -> None:
+    """Its process is terminated, for it alone."""
+    site.start("-P", "prefork", "-c", "1")
+    calls = [site.delay("held") for _ in range(3)]
+    until(lambda: len(site.journal()) == 1, 30, "the batch runs")
+    [(first,)] = sql("SELECT job_id::text FROM kombu_message WHERE job_id IS NOT NULL")
+    assert run_with(site.client, "jobs", "cancel", first).exit_code == 0
+    others = [call for call in calls if call.id != first]
+    assert [call.get(timeout=60) for call in others] == [call.id for call in others]
+    until(lambda: all_ended(sql), 30, "all have ended")
+    states = sql("SELECT state, executions, count(*) FROM pgbeat.jobs GROUP BY 1, 2 ORDER BY 1")
+    assert states == [("cancelled", 1, 1), ("completed", 2, 2)]
+
+
 def test_workers_share_no_member(site: Site, sql: Sql) -> None:
     """Two workers, each with two processes: every member runs once."""
     for name in ("one", "two"):
