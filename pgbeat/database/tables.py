@@ -50,6 +50,7 @@ EVENTS = (
     "job.run.skipped",
     "job.failed",
     "job.late",
+    "job.recovered",
     "group.ended",
     "schedule.disabled",
     "schedule.paused",
@@ -111,6 +112,8 @@ groups = _table("groups")
 templates = _table("templates")
 webhooks = _table("webhooks")
 deliveries = _table("deliveries")
+#: What fails, of which a webhook is told.
+incidents = _table("incidents")
 tokens = _table("tokens")
 sign_in_links = _table("sign_in_links")
 audit = _table("audit")

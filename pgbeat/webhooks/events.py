@@ -11,9 +11,9 @@ class Event(NamedTuple):
 
 
 _RUN = "the execution, and its `job`"
-_FRESHNESS = (
-    "the schedule: `id`, `name`, `task`, `owner`, `labels`, `fresh_within` (seconds), "
-    "`stale_since`, `last_completed_at`"
+_INCIDENT = (
+    "and of what failed `failures` (their number), `failed` (their events), `failing_since`, "
+    "`last_failed_at`"
 )
 #: By name; the schema's functions write them.
 EVENTS = {
@@ -29,6 +29,11 @@ EVENTS = {
         "a job missed a deadline, one event for each of the two",
         "the job: what an execution's `job` has, `deadline` (`start` or `end`), `must_start_by`, "
         "`must_end_by`, `state`, `started_at`, `finished_at`, `worker`",
+    ),
+    "job.recovered": Event(
+        "a job of a task without a schedule completed, and none has failed for 10 minutes",
+        f"the job: what an execution's `job` has, `state`, `started_at`, `finished_at`, `worker`, "
+        f"{_INCIDENT}",
     ),
     "group.ended": Event(
         "the last job of a group ended, with its retries",
@@ -47,10 +52,13 @@ EVENTS = {
         "`last_job_error`",
     ),
     "schedule.stale": Event(
-        "none of a schedule's jobs completed within its `fresh_within`", _FRESHNESS
+        "none of a schedule's jobs completed within its `fresh_within`",
+        "the schedule: `id`, `name`, `task`, `owner`, `labels`, `fresh_within` (seconds), "
+        "`stale_since`, `last_completed_at`",
     ),
     "schedule.recovered": Event(
-        "a job of a stale schedule completed, or its `fresh_within` was changed", _FRESHNESS
+        "a schedule whose jobs or decisions failed, or that was stale, is well again",
+        f"the schedule: `id`, `name`, `task`, `owner`, `labels`, `last_completed_at`, {_INCIDENT}",
     ),
     "tick.failed": Event(
         "a schedule could not be launched: its condition, launcher or publishing failed",

@@ -34,6 +34,8 @@ _SEVERITIES: dict[str, Severity] = {
     "schedule.stale": "error",
     "tick.failed": "error",
 }
+#: Events that end an incident.
+RECOVERED = ("schedule.recovered", "job.recovered")
 #: Fields of an event's data that people want to read, and what they are called.
 _FACTS = {
     "error": "Error",
@@ -48,6 +50,7 @@ _FACTS = {
     "worker": "Worker",
     "owner": "Owner",
     "last_completed_at": "Last completed",
+    "failing_since": "Failing since",
 }
 _MOST = 1000
 
@@ -62,6 +65,8 @@ class Notice(NamedTuple):
     at: str
     #: The same for all events of one incident: of a schedule, or else of a task.
     key: str
+    #: Whether that incident is over.
+    is_over: bool
     #: Its page in the console; empty if nobody said where that is.
     link: str
 
@@ -84,15 +89,18 @@ def check_key(format: str, secret: str | None) -> list[Problem]:
 
 
 def request(
-    format: str, event: dict[str, Any], *, secret: str, namespace: str, console: str
-) -> tuple[bytes, dict[str, str]]:
-    """Returns the body that says an event in a format, and the headers that it needs.
+    format: str, event: dict[str, Any], *, url: str, secret: str, namespace: str, console: str
+) -> tuple[str, dict[str, str], bytes]:
+    """Returns the URL, the headers and the body that say an event in a format.
 
-    `console` is the console's address, or empty.
+    `url` is the webhook's, and `console` the console's address, or empty.
     """
-    body = _BODIES[format](notice(event, namespace, console), secret)
+    said = notice(event, namespace, console)
     headers = {"Authorization": f"GenieKey {secret}"} if format == "opsgenie" else {}
-    return json.dumps(body).encode(), headers
+    if format == "opsgenie" and said.is_over:
+        alias = quote(_cut(said.key, 512), safe="")
+        url = f"{url.rstrip('/')}/{alias}/close?identifierType=alias"
+    return url, headers, json.dumps(_BODIES[format](said, secret)).encode()
 
 
 def notice(event: dict[str, Any], namespace: str, console: str) -> Notice:
@@ -104,12 +112,17 @@ def notice(event: dict[str, Any], namespace: str, console: str) -> Notice:
     for name, label in _FACTS.items():
         if about.get(name) not in (None, ""):
             facts.setdefault(label, _cut(str(about[name]), _MOST))
+    incident = event.get("incident") or data
+    if incident.get("failures", 1) > 1:
+        began = incident.get("began_at") or incident.get("failing_since")
+        facts["Failures"] = f"{incident['failures']} since {began}"
     return Notice(
         _cut(_TITLES[kind].format_map(_Blanks(about, subject=subject)), 250),
         facts,
         _SEVERITIES.get(kind, "info"),
         str(event.get("timestamp", "")),
         f"pgbeat:{namespace}:{subject}",
+        kind in RECOVERED,
         f"{console.rstrip('/')}{path}" if console and path else "",
     )
 
@@ -130,11 +143,12 @@ _TITLES = {
     "job.run.skipped": "{subject}: an execution was skipped",
     "job.failed": "{subject} failed",
     "job.late": "{subject} is late: it missed its {deadline}",
+    "job.recovered": "{subject} recovered",
     "group.ended": "{subject} ended: {state}",
     "schedule.disabled": "{subject} was disabled",
     "schedule.paused": "{subject} was paused",
     "schedule.stale": "{subject} is stale: no job completed in time",
-    "schedule.recovered": "{subject} is no longer stale",
+    "schedule.recovered": "{subject} recovered",
     "tick.failed": "{subject} could not be launched",
     "tick.skipped": "{subject} was skipped",
     "webhook.test": "A test of webhook '{webhook}'",
@@ -185,6 +199,7 @@ def _teams(said: Notice, secret: str) -> dict[str, Any]:
         return {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text, **more}]}
 
     color = {"error": "attention", "warning": "warning", "info": "default"}[said.severity]
+    color = "good" if said.is_over else color
     card: dict[str, Any] = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
@@ -204,6 +219,7 @@ def _teams(said: Notice, secret: str) -> dict[str, Any]:
 def _discord(said: Notice, secret: str) -> dict[str, Any]:
     """Of a channel's webhook. Nobody is mentioned, whatever an error says."""
     color = {"error": 0xD32F2F, "warning": 0xF9A825, "info": 0x607D8B}[said.severity]
+    color = 0x2E7D32 if said.is_over else color
     embed: dict[str, Any] = {
         "title": said.title,
         "color": color,
@@ -215,7 +231,9 @@ def _discord(said: Notice, secret: str) -> dict[str, Any]:
 
 
 def _pagerduty(said: Notice, secret: str) -> dict[str, Any]:
-    """Of the Events API v2. Events of one incident have one `dedup_key`."""
+    """Of the Events API v2. Events of one incident have one `dedup_key`; the last resolves it."""
+    if said.is_over:
+        return {"routing_key": secret, "event_action": "resolve", "dedup_key": _cut(said.key, 255)}
     payload: dict[str, Any] = {
         "summary": said.title,
         "source": "pgbeat",
@@ -236,7 +254,9 @@ def _pagerduty(said: Notice, secret: str) -> dict[str, Any]:
 
 
 def _opsgenie(said: Notice, secret: str) -> dict[str, Any]:
-    """Of the Alert API. Events of one incident have one `alias`."""
+    """Of the Alert API. Events of one incident have one `alias`, by which the last closes it."""
+    if said.is_over:
+        return {"source": "pgbeat", "note": said.title}
     return {
         "message": _cut(said.title, 130),
         "alias": _cut(said.key, 512),

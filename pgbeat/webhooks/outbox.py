@@ -21,6 +21,7 @@ from pgbeat.database import connections, sql
 from pgbeat.webhooks import formats, http, signing
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks.http import Reply
+from pgbeat.webhooks.incidents import alerts
 
 #: Seconds between the first, second and third failure and the next attempt.
 DELAYS = (5.0, 15.0, 45.0)
@@ -56,12 +57,12 @@ class DeliveryAttempt:
     #: The time of the attempt, in seconds since 1970.
     timestamp: int
 
-    def request(self) -> tuple[dict[str, str], bytes | None]:
-        """Returns the headers and the body to send."""
+    def request(self) -> tuple[str, dict[str, str], bytes | None]:
+        """Returns the URL, the headers and the body to send."""
         if self.payload is None:
-            return {}, None
+            return self.url, {}, None
         return self.origin.request(
-            str(self.id), self.timestamp, self.payload, self.format, self.secrets
+            self.url, str(self.id), self.timestamp, self.payload, self.format, self.secrets
         )
 
 
@@ -73,15 +74,20 @@ class Origin(NamedTuple):
     console: str
 
     def request(
-        self, key: str, timestamp: int, payload: bytes, format: str, secrets: Sequence[str]
-    ) -> tuple[dict[str, str], bytes]:
-        """Returns headers and body of an event: signed, or in a format of others'."""
+        self,
+        url: str,
+        key: str,
+        timestamp: int,
+        payload: bytes,
+        format: str,
+        secrets: Sequence[str],
+    ) -> tuple[str, dict[str, str], bytes]:
+        """Returns URL, headers and body of an event: signed, or in a format of others'."""
         if formats.is_signed(format):
-            return signing.headers(key, timestamp, payload, secrets), payload
-        body, headers = formats.request(
-            format, json.loads(payload), secret=secrets[0], **self._asdict()
+            return url, signing.headers(key, timestamp, payload, secrets), payload
+        return formats.request(
+            format, json.loads(payload), url=url, secret=secrets[0], **self._asdict()
         )
-        return headers, body
 
 
 class DeliveryRoom(NamedTuple):
@@ -100,9 +106,10 @@ def claim(
     """Begins attempts at deliveries that are due, while there is room, and returns the attempts.
 
     `worker` names this process in the deliveries' logs. Deliveries whose last attempt was lost
-    fail.
+    fail, and failures of known incidents are not sent.
     """
     where = {"namespace": origin.namespace}
+    alerts.take(connection, origin.namespace)
     connection.execute(_GIVE_UP, {**where, "most": 1 + len(DELAYS)})
     values = {**where, **room._asdict(), "worker": worker, "lease": _LEASE}
     batch = []
@@ -259,7 +266,12 @@ def send_test(
         "data": {"webhook": webhook.name, "namespace": settings.namespace},
     }
     key, origin = str(uuid4()), Origin(settings.namespace, settings.web_url)
-    headers, body = origin.request(
-        key, int(moment.timestamp()), json.dumps(message).encode(), webhook.format, signed_with
+    sent = origin.request(
+        webhook.url,
+        key,
+        int(moment.timestamp()),
+        json.dumps(message).encode(),
+        webhook.format,
+        signed_with,
     )
-    return key, http.post(webhook.url, headers, body, private=settings.webhook_private)
+    return key, http.post(*sent, private=settings.webhook_private)

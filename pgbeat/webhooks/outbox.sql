@@ -50,7 +50,7 @@ found AS (
            UNION ALL
            (SELECT d.id, d.next_at FROM pgbeat.deliveries d
              WHERE d.webhook_id = h.id AND d.state = 'pending' AND d.sent_at IS NULL
-               AND d.next_at <= now()
+               AND d.next_at <= now() AND d.incident IS NULL
                AND (h.schedule_id IS NULL OR d.id = (pgbeat.next_check_in(h.id)).id)
              ORDER BY d.next_at LIMIT greatest(0, h.slots - h.taken))) each),
 in_host AS (

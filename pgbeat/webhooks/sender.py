@@ -51,7 +51,7 @@ class Sender:
 
     async def _request(self, attempt: DeliveryAttempt) -> None:
         try:
-            reply = await self._client.request(attempt.url, *attempt.request())
+            reply = await self._client.request(*attempt.request())
         except Exception as error:  # from a secret or a URL that was written by plain SQL
             reply = Reply(None, ascii(f"{type(error).__name__}: {error}")[1:-1][:300], 0.0)
         self._report(Outcome(attempt, reply))

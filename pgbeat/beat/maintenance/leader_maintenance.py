@@ -28,6 +28,7 @@ from pgbeat.jobs.states import deadlines
 from pgbeat.jobs.states import due as due_jobs
 from pgbeat.results import expiry
 from pgbeat.webhooks.deliverer import Deliverer
+from pgbeat.webhooks.incidents import recovery
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -89,6 +90,7 @@ class LeaderMaintenance:
             self._try("rescuing lost executions", lambda: self._rescue(connection))
             self._try("finding lanes to dispatch", lambda: self._find_lanes(connection))
             self._try("dependencies", lambda: self._settle_dependents(connection))
+            self._try("incidents", lambda: recovery.look(connection, namespace))
         if now >= self._groups_at:
             self._groups_at = now + _GROUPS
             self._try("groups", lambda: self._settle_groups(connection))

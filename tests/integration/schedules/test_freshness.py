@@ -16,6 +16,7 @@ from pgbeat.monitoring import schedule_health
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
+from pgbeat.webhooks.incidents import alerts, recovery
 from tests.support.command_line import Sql, read, run
 from tests.support.rows import make_job, make_schedule, make_tick, make_webhook, unit_on
 from tests.support.schedulers import Beat, row
@@ -51,7 +52,10 @@ def ends(sql: Sql, key: int, state: str = "completed", **columns: Any) -> str:
     return job_id
 
 
-def events(sql: Sql) -> list[str]:
+def events(sql: Sql, connection: Connection) -> list[str]:
+    with connections.transaction(connection):
+        alerts.take(connection, "default")
+    recovery.look(connection, "default")
     return [event for (event,) in sql("SELECT event FROM pgbeat.deliveries ORDER BY created_at")]
 
 
@@ -69,29 +73,29 @@ def test_it_is_stale_once_until_a_job_completes(connection: Connection, sql: Sql
     ends(sql, key)
     pass_by(sql, "59 minutes")
     look(connection)
-    assert (events(sql), health(connection).code) == ([], "ok")
+    assert (events(sql, connection), health(connection).code) == ([], "ok")
     pass_by(sql, "2 minutes")
     assert health(connection).code == "stale"  # whether beat has looked or not
     look(connection)
     for _ in range(3):
         pass_by(sql, "3 hours")
         look(connection)
-    assert events(sql) == ["schedule.stale"]
+    assert events(sql, connection) == ["schedule.stale"]
     ends(sql, key, "failed")
-    assert events(sql) == ["schedule.stale"]
+    assert events(sql, connection) == ["schedule.stale"]
     ends(sql, key)
-    assert events(sql) == ["schedule.stale", "schedule.recovered"]
+    assert events(sql, connection) == ["schedule.stale", "schedule.recovered"]
     assert row(sql, "stale_since") == (None,)
     assert health(connection).code == "ok"
     [(stale,), (recovered,)] = sql(
         "SELECT payload -> 'data' FROM pgbeat.deliveries ORDER BY created_at"
     )
     assert (stale["name"], stale["labels"]) == ("s", {"team": "billing"})
-    assert stale["fresh_within"] == recovered["fresh_within"] == 3600
+    assert (stale["fresh_within"], recovered["failed"]) == (3600, ["schedule.stale"])
     assert stale["last_completed_at"] < stale["stale_since"] < recovered["last_completed_at"]
     pass_by(sql, "61 minutes")
     look(connection)
-    assert events(sql)[2:] == ["schedule.stale"]
+    assert events(sql, connection)[2:] == ["schedule.stale"]
 
 
 def test_completed_jobs_write_nothing_while_it_is_fresh(connection: Connection, sql: Sql) -> None:
@@ -113,7 +117,7 @@ def test_one_that_only_skips_is_stale(connection: Connection, sql: Sql) -> None:
     assert found.summary == (
         "none of its jobs has completed, and fresh_within is 1 h; last: no orders"
     )
-    assert events(sql) == ["schedule.stale"]
+    assert events(sql, connection) == ["schedule.stale"]
 
 
 def test_a_retry_that_completes_keeps_it_fresh(connection: Connection, sql: Sql) -> None:
@@ -126,10 +130,10 @@ def test_a_retry_that_completes_keeps_it_fresh(connection: Connection, sql: Sql)
     sql(END, "completed", again)
     pass_by(sql, "50 minutes")
     look(connection)
-    assert events(sql) == []
+    assert events(sql, connection) == []
     pass_by(sql, "11 minutes")
     look(connection)
-    assert events(sql) == ["schedule.stale"]
+    assert events(sql, connection) == ["schedule.stale"]
 
 
 def test_a_failed_job_is_named_with_its_error(connection: Connection, sql: Sql) -> None:
@@ -151,22 +155,22 @@ def test_out_of_service_it_is_not_stale_and_then_has_its_time_again(
     off(unit_on(connection), "s")
     pass_by(sql, "2 hours")
     look(connection)
-    assert (events(sql), health(connection).code) == ([], "new")
+    assert (events(sql, connection), health(connection).code) == ([], "new")
     on(unit_on(connection), "s")
     look(connection)
     pass_by(sql, "59 minutes")
     look(connection)
-    assert (events(sql), health(connection).code) == ([], "new")
+    assert (events(sql, connection), health(connection).code) == ([], "new")
     pass_by(sql, "2 minutes")
     look(connection)
-    assert (events(sql), health(connection).code) == (["schedule.stale"], "stale")
+    assert (events(sql, connection), health(connection).code) == (["schedule.stale"], "stale")
     # Being out of service doesn't make it fresh, and is no second event.
     off(unit_on(connection), "s")
     assert health(connection).code != "stale"
     assert schedule_health.stale(connection, "default") == []
     on(unit_on(connection), "s")
     look(connection)
-    assert (events(sql), health(connection).code) == (["schedule.stale"], "stale")
+    assert (events(sql, connection), health(connection).code) == (["schedule.stale"], "stale")
 
 
 def test_a_job_that_completes_while_it_is_paused_counts(connection: Connection, sql: Sql) -> None:
@@ -175,7 +179,7 @@ def test_a_job_that_completes_while_it_is_paused_counts(connection: Connection, 
     look(connection)
     control.pause(unit_on(connection), "s")
     ends(sql, key)
-    assert events(sql) == ["schedule.stale", "schedule.recovered"]
+    assert events(sql, connection) == ["schedule.stale", "schedule.recovered"]
     assert row(sql, "stale_at") == (None,)
 
 
@@ -183,12 +187,15 @@ def test_a_new_limit_judges_it_anew(connection: Connection, sql: Sql) -> None:
     add(sql)
     pass_by(sql, "2 hours")
     look(connection)
+    assert events(sql, connection) == ["schedule.stale"]
     for limit, expected in (("1 day", []), ("30 minutes", ["schedule.stale"]), (None, [])):
         sql("DELETE FROM pgbeat.deliveries WHERE event = 'schedule.stale'")
         sql("UPDATE pgbeat.schedules SET fresh_within = %s::interval", limit)
         look(connection)
-        assert [event for event in events(sql) if event != "schedule.recovered"] == expected
-    assert events(sql) == ["schedule.recovered"] * 2
+        assert [
+            event for event in events(sql, connection) if event != "schedule.recovered"
+        ] == expected
+    assert events(sql, connection) == ["schedule.recovered"] * 2
 
 
 def test_it_counts_from_when_it_starts(connection: Connection, sql: Sql) -> None:
@@ -196,7 +203,7 @@ def test_it_counts_from_when_it_starts(connection: Connection, sql: Sql) -> None
     add(sql, "far", starts_at="9999-12-01", fresh_within="36500 days")
     pass_by(sql, "2 hours")
     look(connection)
-    assert events(sql) == []
+    assert events(sql, connection) == []
 
 
 def test_beats_look_at_the_database_s_clock_and_only_the_leader_does(
@@ -209,14 +216,14 @@ def test_beats_look_at_the_database_s_clock_and_only_the_leader_does(
     pass_by(sql, "61 minutes")
     first.run_due()
     second.run_due()
-    assert events(sql) == ["schedule.stale"]
+    assert events(sql, connection) == ["schedule.stale"]
     first.close()  # what is known is in the row
     assert second.run_due() == 0
     pass_by(sql, "2 minutes")
     second.run_due()
-    assert events(sql) == ["schedule.stale"]
+    assert events(sql, connection) == ["schedule.stale"]
     ends(sql, key)
-    assert events(sql) == ["schedule.stale", "schedule.recovered"]
+    assert events(sql, connection) == ["schedule.stale", "schedule.recovered"]
 
 
 def test_an_end_that_commits_as_beat_looks_is_seen_later(
@@ -230,10 +237,10 @@ def test_an_end_that_commits_as_beat_looks_is_seen_later(
     with psycopg.connect(database) as worker:
         worker.execute(END, ["completed", job_id])
         look(connection)
-    assert events(sql) == ["schedule.stale"]
+    assert events(sql, connection) == ["schedule.stale"]
     pass_by(sql, "61 seconds")
     look(connection)
-    assert events(sql) == ["schedule.stale", "schedule.recovered"]
+    assert events(sql, connection) == ["schedule.stale", "schedule.recovered"]
 
 
 def test_an_end_that_waits_for_beats_look_ends_it(
@@ -246,7 +253,7 @@ def test_an_end_that_waits_for_beats_look_ends_it(
         beat.execute("SELECT FROM pgbeat.schedules FOR NO KEY UPDATE")
         with waiting(sql, lambda: worker.execute(END, ["completed", job_id])):
             beat.commit()
-    assert events(sql) == ["schedule.stale", "schedule.recovered"]
+    assert events(sql, connection) == ["schedule.stale", "schedule.recovered"]
 
 
 @pytest.mark.parametrize("length", ["0", "-1 hour", "36501 days"])

@@ -33,7 +33,7 @@ def deliver(connection: Connection, receiver: Receiver) -> Deliver:
     def call() -> list[str]:
         before = len(receiver.received)
         while found := claim(connection):
-            replies = [post(each.url, *each.request(), private=True) for each in found]
+            replies = [post(*each.request(), private=True) for each in found]
             assert finish(connection, *map(Outcome, found, replies)) == []
         return [each.path for each in receiver.received[before:]]
 

@@ -95,8 +95,7 @@ def deliver(app: Celery, connection: Connection) -> Callable[[], int]:
         private = Settings.load(app.conf).webhook_private
         attempts = claim(connection)
         outcomes = [
-            Outcome(attempt, post(attempt.url, *attempt.request(), private=private))
-            for attempt in attempts
+            Outcome(attempt, post(*attempt.request(), private=private)) for attempt in attempts
         ]
         if outcomes:
             assert finish(connection, *outcomes) == []

@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from urllib.parse import unquote
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
@@ -18,11 +19,12 @@ EVENT: dict[str, dict[str, Any]] = {
     "job.run.completed": {"id": "8f0c", "job_id": "5e1d", "job": JOB, "error": None},
     "job.run.failed": {"id": "8f0c", "job_id": "5e1d", "job": JOB, "error": EVIL},
     "job.run.skipped": {"id": "8f0c", "job_id": "5e1d", "job": JOB},
+    "job.recovered": {**JOB, "schedule": None, "failures": 3, "failing_since": "x"},
     "group.ended": {"id": "77", "name": None, "state": "completed", "jobs": {"completed": 2}},
     "schedule.disabled": {"id": 1, "name": "nightly", "disabled_reason": "5 failures"},
     "schedule.paused": {"id": 1, "name": "nightly", "task": "t", "last_job_error": EVIL},
     "schedule.stale": {"id": 1, "name": "nightly", "fresh_within": 3600.0},
-    "schedule.recovered": {"id": 1, "name": "nightly", "last_completed_at": "x"},
+    "schedule.recovered": {"id": 1, "name": "nightly/€", "failures": 1, "failing_since": "x"},
     "tick.failed": {"schedule": "nightly", "task": "t", "due_at": "x", "error": EVIL},
     "tick.skipped": {"schedule": "nightly", "reason": "nothing to do"},
     "webhook.test": {"webhook": "ops", "namespace": "default"},
@@ -117,7 +119,7 @@ SCHEMAS = {
     "pagerduty": fields(
         {
             "routing_key": {"type": "string", "pattern": "^[0-9A-Za-z]{32}$"},
-            "event_action": {"enum": ["trigger", "acknowledge", "resolve"]},
+            "event_action": {"const": "trigger"},
             "dedup_key": text(255),
             "client": text(255),
             "payload": fields(
@@ -144,12 +146,30 @@ SCHEMAS = {
     ),
 }
 
+#: The same of what ends an incident: "resolve" of PagerDuty's Events API v2, and "Close Alert" of
+#: Opsgenie's Alert API.
+ENDS = {
+    "pagerduty": fields(
+        {
+            "routing_key": {"type": "string", "pattern": "^[0-9A-Za-z]{32}$"},
+            "event_action": {"const": "resolve"},
+            "dedup_key": text(255),
+        }
+    ),
+    "opsgenie": fields({"source": text(100), "note": text(25_000)}),
+}
+URL = "https://api.opsgenie.com/v2/alerts"
 
-def body(format: str, kind: str, console: str = CONSOLE) -> tuple[dict[str, Any], dict[str, str]]:
-    event = {"type": kind, "timestamp": "2026-11-21T12:56:51.271472Z", "data": EVENT[kind]}
+
+def request(
+    format: str, kind: str, console: str = CONSOLE, **more: Any
+) -> tuple[str, dict[str, str], dict[str, Any]]:
+    event = {"type": kind, "timestamp": "2026-11-21T12:56:51.271472Z", "data": EVENT[kind]} | more
     key = KEYS.get(format, "whsec_x")
-    said, headers = formats.request(format, event, secret=key, namespace="default", console=console)
-    return json.loads(said), headers
+    url, headers, said = formats.request(
+        format, event, url=URL, secret=key, namespace="default", console=console
+    )
+    return url, headers, json.loads(said)
 
 
 @pytest.mark.parametrize("format", SCHEMAS)
@@ -157,18 +177,40 @@ def body(format: str, kind: str, console: str = CONSOLE) -> tuple[dict[str, Any]
 def test_each_event_is_what_the_receiver_takes(format: str, console: str) -> None:
     assert set(EVENT) == {*EVENTS, "webhook.test"}
     for kind in EVENT:
-        said, headers = body(format, kind, console)
-        jsonschema.validate(said, SCHEMAS[format])
+        url, headers, said = request(format, kind, console)
+        is_end = format in ENDS and kind in formats.RECOVERED
+        jsonschema.validate(said, (ENDS if is_end else SCHEMAS)[format])
         assert ("pgbeat.example.com//" in str(said)) is False
+        assert (url == URL) is not (is_end and format == "opsgenie")
         assert bool(headers) is (format == "opsgenie")
     assert set(SCHEMAS) == set(formats.FORMATS) - {"standard"}
 
 
 def test_nobody_is_mentioned_and_nothing_is_a_link() -> None:
-    said, _ = body("slack", "job.failed")
+    _, _, said = request("slack", "job.failed")
     [block] = said["blocks"]
     assert "&lt;!channel&gt;" in block["text"]["text"]
     assert "<!channel>" not in str(said)
+
+
+def test_the_end_of_an_incident_has_the_key_of_its_beginning() -> None:
+    for first, last in (("job.failed", "schedule.recovered"), ("job.late", "job.recovered")):
+        _, _, opened = request("pagerduty", first)
+        _, _, resolved = request("pagerduty", last)
+        assert resolved["dedup_key"] == opened["dedup_key"]
+        _, _, opened = request("opsgenie", first)
+        url, _, _ = request("opsgenie", last)
+        base, _, rest = url.removeprefix(f"{URL}/").partition("/")
+        assert (unquote(base), rest) == (opened["alias"], "close?identifierType=alias")
+
+
+def test_an_alert_says_how_many_failures_there_were() -> None:
+    incident = {"failures": 14, "alerts": 3, "began_at": "2026-11-21T02:00:00+00:00"}
+    _, _, said = request("pagerduty", "job.failed", incident=incident)
+    facts = said["payload"]["custom_details"]
+    assert facts["Failures"] == "14 since 2026-11-21T02:00:00+00:00"
+    _, _, said = request("pagerduty", "job.failed", incident=incident | {"failures": 1})
+    assert "Failures" not in said["payload"]["custom_details"]
 
 
 def test_words_of_an_event() -> None:
@@ -179,6 +221,7 @@ def test_words_of_an_event() -> None:
         "error",
         "t",
         "pgbeat:ns:Schedule 'nightly/€'",
+        False,
         "https://pgbeat.example.com/console/jobs/5e1d",
     )
     late = {"type": "job.late", "data": EVENT["job.late"]}

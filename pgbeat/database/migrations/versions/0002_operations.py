@@ -12,6 +12,7 @@ down_revision = "0001"
 
 #: Tables that were there before and that it locks, with the mode. A test compares it.
 LOCKS: dict[str, str] = {
+    "pgbeat.deliveries": "ACCESS EXCLUSIVE",
     "pgbeat.schedules": "ACCESS EXCLUSIVE",
     "pgbeat.unfinished_jobs": "SHARE ROW EXCLUSIVE",
     "pgbeat.webhooks": "ACCESS EXCLUSIVE",
@@ -27,6 +28,7 @@ PARTS = (
     "job_ends",
     "cron_lines",
     "webhook_formats",
+    "incidents",
     "stacks",
     "batches",
 )

@@ -41,32 +41,35 @@ CREATE TRIGGER check_fresh_within
         OR NEW.stale_since IS NOT NULL)
     EXECUTE FUNCTION pgbeat.check_fresh_within();
 
-CREATE FUNCTION pgbeat.record_freshness_event() RETURNS trigger
+CREATE FUNCTION pgbeat.last_completed_at(schedule_id bigint) RETURNS timestamptz
+LANGUAGE sql STABLE AS $$
+    SELECT j.finished_at FROM pgbeat.ended_jobs j
+     WHERE j.state = 'completed' AND j.schedule_id = last_completed_at.schedule_id
+       AND j.retried_by IS NULL
+     ORDER BY j.finished_at DESC LIMIT 1
+$$;
+
+-- That it is no longer stale is told as the end of an incident (incidents.sql).
+CREATE FUNCTION pgbeat.record_stale_event() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pgbeat.record_event(NEW.namespace,
-        CASE WHEN NEW.stale_since IS NULL THEN 'schedule.recovered' ELSE 'schedule.stale' END,
-        jsonb_build_object(
-            'id', NEW.id, 'name', NEW.name, 'task', NEW.task, 'owner', NEW.owner,
-            'labels', NEW.labels,
-            'fresh_within', extract(epoch FROM coalesce(NEW.fresh_within, OLD.fresh_within))::float8,
-            'stale_since', coalesce(NEW.stale_since, OLD.stale_since),
-            'last_completed_at', (
-                SELECT j.finished_at FROM pgbeat.ended_jobs j
-                 WHERE j.state = 'completed' AND j.schedule_id = NEW.id AND j.retried_by IS NULL
-                 ORDER BY j.finished_at DESC LIMIT 1)));
+    PERFORM pgbeat.record_event(NEW.namespace, 'schedule.stale', jsonb_build_object(
+        'id', NEW.id, 'name', NEW.name, 'task', NEW.task, 'owner', NEW.owner, 'labels', NEW.labels,
+        'fresh_within', extract(epoch FROM NEW.fresh_within)::float8,
+        'stale_since', NEW.stale_since,
+        'last_completed_at', pgbeat.last_completed_at(NEW.id)));
     RETURN NULL;
 END
 $$;
 
-CREATE TRIGGER record_freshness_event AFTER UPDATE OF stale_since, fresh_within
+CREATE TRIGGER record_stale_event AFTER UPDATE OF stale_since
     ON pgbeat.schedules FOR EACH ROW
-    WHEN ((OLD.stale_since IS NULL) <> (NEW.stale_since IS NULL))
-    EXECUTE FUNCTION pgbeat.record_freshness_event();
+    WHEN (OLD.stale_since IS NULL AND NEW.stale_since IS NOT NULL)
+    EXECUTE FUNCTION pgbeat.record_stale_event();
 
 ALTER TABLE pgbeat.webhooks
     DROP CONSTRAINT webhooks_events,
     ADD CONSTRAINT webhooks_events CHECK (events <@ ARRAY[
         'job.run.completed', 'job.run.failed', 'job.run.skipped', 'job.failed', 'job.late',
-        'group.ended', 'schedule.disabled', 'schedule.paused', 'schedule.stale',
+        'job.recovered', 'group.ended', 'schedule.disabled', 'schedule.paused', 'schedule.stale',
         'schedule.recovered', 'tick.failed', 'tick.skipped']);

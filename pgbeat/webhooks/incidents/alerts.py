@@ -1,0 +1,66 @@
+"""Takes failures on their way to webhooks: one alert for an incident, not for each failure."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, text
+
+from pgbeat.database import connections, sql
+from pgbeat.webhooks.incidents import model, recovery
+from pgbeat.webhooks.incidents.model import Failure, Incident, Kind
+
+_COLUMNS = ", ".join(Incident._fields)
+_FAILURES = text(sql.load("incidents.sql", "failures"))
+_KNOWN = text(sql.load("incidents.sql", "known", columns=_COLUMNS))
+_WRITE = text(sql.load("incidents.sql", "write", columns=_COLUMNS))
+_SEND = text(sql.load("incidents.sql", "send"))
+_DROP = text(sql.load("incidents.sql", "drop"))
+
+
+class _Sent(NamedTuple):
+    """A failure that is sent, and what is added to its event."""
+
+    id: UUID
+    more: dict[str, Any] | None
+
+
+def take(connection: Connection, namespace: str, *, limit: int = 1000) -> int:
+    """Takes failures, oldest first: opens or continues their incidents; returns how many.
+
+    Of these, the ones to send can be claimed then, and the others are deleted. What was well again
+    between two failures is found first.
+    """
+    rows = connection.execute(_FAILURES, {"namespace": namespace, "limit": limit}).all()
+    if not rows:
+        return 0
+    recovery.lock(connection, namespace)
+    recovery.end(connection, namespace)
+    incidents = _known(connection, {row.webhook_id for row in rows})
+    sent, dropped, changed = [], [], {}
+    for row in rows:
+        kind, _, name = row.incident.partition(":")
+        key = (row.webhook_id, kind, name)
+        before = incidents.get(key) or model.new(row.webhook_id, cast(Kind, kind), name, row.at)
+        failure = Failure(row.event, row.at, row.made_at, row.is_wanted, row.per_incident)
+        incidents[key], is_sent = before.after(failure)
+        changed[key] = incidents[key]
+        if is_sent:
+            sent.append(_Sent(row.id, _told(row, incidents[key])))
+        else:
+            dropped.append(str(row.id))
+    connection.execute(_WRITE, {"rows": connections.recordset(changed.values())})
+    connection.execute(_SEND, {"sent": connections.recordset(sent)})
+    connection.execute(_DROP, {"ids": dropped})
+    return len(rows)
+
+
+def _known(
+    connection: Connection, webhook_ids: Iterable[int]
+) -> dict[tuple[int, str, str], Incident]:
+    rows = connection.execute(_KNOWN, {"ids": list(webhook_ids)})
+    return {row[:3]: Incident(*row) for row in map(tuple, rows)}
+
+
+def _told(row: Row[Any], incident: Incident) -> dict[str, Any] | None:
+    return {"incident": incident.shown} if row.per_incident else None
