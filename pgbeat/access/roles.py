@@ -113,8 +113,9 @@ RIGHTS: Mapping[Profile, Rights] = {
         "SELECT",
         {
             **_ACCESS,
-            "webhooks": "SELECT (id, namespace, name, events, format, enabled, disabled_reason, "
-            "slots, schedule_id, created_by, created_at, updated_at)",
+            "webhooks": "SELECT (id, namespace, name, events, format, per_incident, labels, "
+            "schedules, tasks, enabled, disabled_reason, slots, schedule_id, created_by, "
+            "created_at, updated_at)",
         },
         {table: "SELECT" for table in _BROKER if table != "sequences"},
         "SELECT",

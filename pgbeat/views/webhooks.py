@@ -1,6 +1,6 @@
 """Webhooks and their deliveries."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from pgbeat.views import View
@@ -13,6 +13,16 @@ def webhook(row: Webhook) -> View:
     """Returns a webhook, which fails if its last delivery did."""
     columns = {name: value for name, value in row._asdict().items() if name not in ("id", "slots")}
     return columns | {"is_failing": row.enabled and row.slots == 1}
+
+
+def filters(row: Webhook) -> Iterator[str]:
+    """Yields what the events are of, in words; nothing if they are of everything."""
+    if row.schedules:
+        yield f"schedules {', '.join(row.schedules)}"
+    if row.tasks:
+        yield f"tasks {', '.join(row.tasks)}"
+    if row.labels:
+        yield f"labels {', '.join(f'{name}={value}' for name, value in row.labels.items())}"
 
 
 def counted(row: Webhook, count: Mapping[str, int]) -> View:

@@ -3,7 +3,7 @@
 Each takes an open unit of work, and records the change in the audit log.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database.tables import webhooks as table
 from pgbeat.errors import AlreadyExists, InvalidJob, Problem, Problems
+from pgbeat.jobs.preparing.details import labels_problem
 from pgbeat.names import name_problem
 from pgbeat.suggest import did_you_mean
 from pgbeat.webhooks import deliveries, outbox
@@ -25,6 +26,8 @@ from pgbeat.webhooks.signing import check_secret, new_secret
 
 # Hours for which the previous secret signs as well.
 _OLD_SECRET_HOURS = 24
+# Names, or globs of names, that a filter may have.
+_MOST_GLOBS = 50
 
 
 def add(
@@ -35,10 +38,17 @@ def add(
     *,
     format: str = "standard",
     secret: str | None = None,
+    per_incident: bool | None = None,
+    labels: Mapping[str, str] | None = None,
+    schedules: Sequence[str] | None = None,
+    tasks: Sequence[str] | None = None,
 ) -> tuple[Webhook, str]:
     """Adds a webhook for these events, or for `all`.
 
     `secret` signs events, and is random by default; with another `format` it is the receiver's key.
+    With `per_incident`, it gets failures of one incident at growing intervals, and its end;
+    otherwise each failure. By default, other formats than the standard one do. `labels`, and globs
+    of names of `schedules` and `tasks`, limit the events to those of what has them.
 
     Returns it and its secret, which can't be read again. Raises `InvalidJob` or `AlreadyExists`.
     """
@@ -48,8 +58,11 @@ def add(
         problems.add("name", "malformed", unfit)
     problems += check_url(url, private=unit.settings.webhook_private)
     problems += [*_check_events(events), *_check_format(format, secret)]
+    filters = _given(labels=labels, schedules=schedules, tasks=tasks)
+    problems += _check_filters(filters)
     problems.raise_if_any(InvalidJob, subject=f"webhook {name!r}")
     secret = secret or new_secret()
+    is_grouped = not is_signed(format) if per_incident is None else per_incident
     statement = (
         insert(table)
         .on_conflict_do_nothing()
@@ -60,8 +73,10 @@ def add(
             secret=secret,
             events=_in_order(events),
             format=format,
+            per_incident=is_grouped,
             slots=SLOTS,
             created_by=unit.actor.name,
+            **filters,
         )
     )
     added = unit.connection.execute(statement.returning(*webhooks.COLUMNS)).one_or_none()
@@ -80,16 +95,16 @@ def read_changes(
     secret: str | None = None,
     *,
     renew_secret: bool = False,
+    **others: Any,
 ) -> dict[str, Any]:
     """Returns the changes, for `edit`, that people ask for. Raises `InvalidJob`."""
     if renew_secret and secret is not None:
         message = "secret and new_secret exclude each other"
         raise InvalidJob.of("new_secret", "conflict", message)
     secret = new_secret() if renew_secret else secret
-    values = {"url": url, "events": events, "secret": secret}
-    changes = {name: value for name, value in values.items() if value is not None}
+    changes = _given(url=url, events=events, secret=secret, **others)
     if not changes:
-        message = "there is nothing to change; give url, events, secret or new_secret"
+        message = "there is nothing to change; give url, events, secret, new_secret or a filter"
         raise InvalidJob.of("", "required", message)
     return changes
 
@@ -101,8 +116,14 @@ def edit(
     url: str | None = None,
     events: Sequence[str] | None = None,
     secret: str | None = None,
+    per_incident: bool | None = None,
+    labels: Mapping[str, str] | None = None,
+    schedules: Sequence[str] | None = None,
+    tasks: Sequence[str] | None = None,
 ) -> Webhook:
-    """Changes what is given. After a new secret, the previous one signs as well for a day.
+    """Changes what is given; an empty filter is none.
+
+    After a new secret, the previous one signs as well for a day.
 
     Formats can't be changed: their receivers have other addresses.
 
@@ -110,7 +131,9 @@ def edit(
     """
     before = _lock(unit, name)
     problems = Problems()
-    values: dict[str, Any] = {}
+    values = _given(labels=labels, schedules=schedules, tasks=tasks)
+    problems += _check_filters(values)
+    values |= _given(per_incident=per_incident)
     if url is not None:
         problems += check_url(url, private=unit.settings.webhook_private)
         values["url"] = url
@@ -151,6 +174,26 @@ def _check_secret(format: str, secret: str | None) -> list[Problem]:
     if not is_signed(format):
         return check_key(format, secret)
     return [] if secret is None else check_secret(secret)
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _check_filters(filters: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yields what is wrong with labels, and with globs of names."""
+    wrong = labels_problem(filters.get("labels", {}))
+    if wrong is not None:
+        yield Problem("labels", "malformed", f"labels {wrong}")
+    for field in ("schedules", "tasks"):
+        globs = filters.get(field, ())
+        if len(globs) > _MOST_GLOBS:
+            message = f"{field}: there are {len(globs)} names; there may be {_MOST_GLOBS}"
+            yield Problem(field, "out_of_range", message)
+        for glob in globs:
+            if not glob.isprintable() or not 1 <= len(glob) <= 255:
+                message = f"{field}: {glob!r} is not a name, or a glob such as nightly-*"
+                yield Problem(field, "malformed", message)
 
 
 def _expand(events: Sequence[str]) -> Sequence[str]:

@@ -6,11 +6,11 @@ The rows that this returns hold no secrets. Only `pgbeat.webhooks.outbox` reads 
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, case, func, text
+from sqlalchemy import Connection, case, func, select, text
 
 from pgbeat.database.named_rows import NamedRows
 from pgbeat.database.tables import EVENTS as EVENTS
-from pgbeat.database.tables import webhooks
+from pgbeat.database.tables import incidents, webhooks
 from pgbeat.webhooks.formats import WITH_SECRET
 
 #: Deliveries of a webhook under way at once, while they succeed. After a failure, there is one.
@@ -26,6 +26,12 @@ class Webhook(NamedTuple):
     url: str
     events: list[str]
     format: str
+    #: Whether it gets the failures of an incident at growing intervals and its end, or else each.
+    per_incident: bool
+    #: What the events are of: all these labels, and globs of names. Empty ones filter nothing.
+    labels: dict[str, str]
+    schedules: list[str]
+    tasks: list[str]
     enabled: bool
     #: By whom or what it was disabled, and why.
     disabled_reason: str | None
@@ -38,6 +44,8 @@ class Webhook(NamedTuple):
     secret_hint: str | None
     #: Until when the previous secret signs as well.
     previous_until: datetime | None
+    #: How many incidents are open of which it was told.
+    open_incidents: int
 
     @property
     def audited(self) -> tuple[str, str, dict[str, Any]]:
@@ -49,6 +57,10 @@ _AUDITED = (
     "url",
     "events",
     "format",
+    "per_incident",
+    "labels",
+    "schedules",
+    "tasks",
     "enabled",
     "disabled_reason",
     "secret_hint",
@@ -57,8 +69,11 @@ _AUDITED = (
 )
 _ENDS = func.left(webhooks.c.secret, 6).op("||")("…").op("||")(func.right(webhooks.c.secret, 4))
 _HINT = case((webhooks.c.format.in_(WITH_SECRET), _ENDS))
+_OPEN = select(func.count()).where(incidents.c.webhook_id == webhooks.c.id).scalar_subquery()
+_COMPUTED = {"secret_hint": _HINT, "open_incidents": _OPEN}
 COLUMNS = [
-    _HINT.label(name) if name == "secret_hint" else webhooks.c[name] for name in Webhook._fields
+    _COMPUTED[name].label(name) if name in _COMPUTED else webhooks.c[name]
+    for name in Webhook._fields
 ]
 
 

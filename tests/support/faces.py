@@ -75,6 +75,7 @@ OPTIONS = {
     "to": ("end",),
 }
 FLAGS = {name: flag for flag, names in OPTIONS.items() for name in names}
+FLAGS |= {"schedules": "schedule", "tasks": "task"}
 
 
 def text(value: Any) -> str:
@@ -86,7 +87,7 @@ def typed(name: str, value: Any) -> str:
     """Returns a field's value as somebody writes it into a form."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return ", ".join(value) if name == "tags" else text(value)
+    return ", ".join(value) if name in ("tags", "schedules", "tasks") else text(value)
 
 
 def options(noun: str, values: dict[str, Any]) -> list[str]:
@@ -105,7 +106,7 @@ def options(noun: str, values: dict[str, Any]) -> list[str]:
         if value is True:
             words.append(f"--{name.replace('_', '-')}")
             continue
-        for item in value if name in ("tags", "events") else items:
+        for item in value if name in ("tags", "events", "schedules", "tasks") else items:
             words += [f"--{FLAGS.get(name, name).replace('_', '-')}", text(item)]
     return words
 

@@ -68,7 +68,14 @@ ALL: dict[str, dict[str, Any]] = {
     "job": CALL | ABOUT | {k: each for k, each in POLICY.items() if "unique" not in k},
     "template": {**CALL, "description": "Adds.", "job_policy": POLICY},
     "lane": {"max_running": 2, "rate": "10/minute", "policy": "resources", "options": {"gpu": 2}},
-    "webhook": {"url": "https://example.com/in", "events": ["job.failed", "tick.failed"]},
+    "webhook": {
+        "url": "https://example.com/in",
+        "events": ["job.failed", "tick.failed"],
+        "per_incident": True,
+        "labels": {"team": "billing"},
+        "schedules": ["nightly-*", "report"],
+        "tasks": ["shop.*"],
+    },
 }
 #: Those of a schedule that may be empty.
 CLEARED = (

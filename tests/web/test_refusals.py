@@ -199,6 +199,9 @@ CASES: dict[str, list[Case]] = {
         Case({"events": ["job.faild"]}, "events", "unknown", "api cli"),
         Case({"events": "all"}, "events", faces="api"),
         Case({"secret": "short"}, "secret", faces="api"),
+        Case({"schedules": ["x" * 256]}, "schedules"),
+        Case({"tasks": ["t"] * 51}, "tasks", "out_of_range"),
+        Case({"labels": {"a b": "c"}}, "labels", faces="api page"),
     ],
     "backfill": [
         Case({"start": None}, "start", "required"),

@@ -1,6 +1,7 @@
 """`pgbeat webhooks`: URLs to which events are sent."""
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from pgbeat.cli.operations.deliveries import deliveries_command, redeliver_comma
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, changing, remove
 from pgbeat.cli.terminal.failures import FAILED
-from pgbeat.cli.terminal.options import FLAG, F, adding, option
+from pgbeat.cli.terminal.options import FLAG, GLOBS, LABELS, F, adding, option
 from pgbeat.cli.terminal.printing import counted, line
 from pgbeat.cli.terminal.target import Target, on_named, on_target
 from pgbeat.views import webhooks as views
@@ -19,6 +20,8 @@ from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
 from pgbeat.webhooks.formats import FORMATS, is_signed
+from pgbeat.webhooks.incidents import model as incidents
+from pgbeat.webhooks.incidents.model import Incident
 from pgbeat.webhooks.model import EVENTS, Webhook
 
 
@@ -71,6 +74,7 @@ def show_command(target: Target, name: str) -> None:
         row = webhooks.get(connection, name, namespace=target.namespace)
         count = deliveries.counts(connection, namespace=target.namespace)[name]
         last = deliveries.listing(connection, row.id, limit=1)
+        open_incidents = incidents.listing(connection, row.id)
     until = row.previous_until
     old = until is not None and until > now
     printing.show_facts(
@@ -79,7 +83,10 @@ def show_command(target: Target, name: str) -> None:
         ("why", row.disabled_reason),
         ("url", row.url),
         ("events", ", ".join(row.events)),
+        ("only of", "; ".join(views.filters(row)) or None),
         ("format", row.format),
+        ("failures", "of an incident at growing intervals" if row.per_incident else "each"),
+        *(("incident", _incident(each, now)) for each in open_incidents),
         ("secret", row.secret_hint),
         ("old secret", f"signs too, until {printing.when(until, now)}" if old else None),
         ("deliveries", ", ".join(f"{number} {state}" for state, number in count.items())),
@@ -88,6 +95,11 @@ def show_command(target: Target, name: str) -> None:
         ("changed", printing.when(row.updated_at, now)),
         view=views.counted(row, count),
     )
+
+
+def _incident(row: Incident, now: datetime) -> str:
+    number = f"{counted(row.failures, 'failure')}, {row.alerts} of them sent"
+    return f"{row.kind} {row.name}: {number}, since {printing.when(row.began_at, now)}"
 
 
 def _state(row: Webhook) -> Text:
@@ -121,6 +133,25 @@ def _definition(*, required: bool) -> Callable[[F], F]:
             "secret",
             callback=_read,
         ),
+        option("--label", LABELS, "Only events of what has this label; may be repeated.", "labels"),
+        option(
+            "--schedule",
+            GLOBS,
+            "Only events of this schedule, or such as nightly-*; may be repeated.",
+            "schedules",
+        ),
+        option(
+            "--task",
+            GLOBS,
+            "Only events of this task, or such as shop.*; may be repeated.",
+            "tasks",
+        ),
+        option(
+            "--per-incident/--each-failure",
+            {"default": None},
+            "Send failures of a schedule or task at growing intervals, and when it is well again; "
+            "or each failure. By default, formats other than standard do the former.",
+        ),
     )
 
 
@@ -151,16 +182,22 @@ def add_command(target: Target, /, name: str, dry_run: bool, **values: Any) -> N
         click.echo(f"Its secret, which is not shown again: {secret}")
 
 
+_FILTERS: dict[str, Any] = {"labels": {}, "schedules": [], "tasks": []}
+
+
 @webhooks_command.command("update")
 @click.argument("name")
 @_definition(required=False)
 @option("--new-secret", FLAG, "Replace the secret by a new random one.")
+@option("--no-filters", FLAG, "Send events of everything, whatever its label, schedule or task.")
 @changing
 def update_command(
-    target: Target, /, name: str, new_secret: bool, dry_run: bool, **values: Any
+    target: Target, /, name: str, new_secret: bool, no_filters: bool, dry_run: bool, **values: Any
 ) -> None:
     """Change a webhook. After a change of the secret, the old one signs too for a day."""
     values["events"] = values["events"] or None
+    if no_filters:
+        values |= {field: values[field] or empty for field, empty in _FILTERS.items()}
     changes = control.read_changes(**values, renew_secret=new_secret)
     with target.unit(dry_run=dry_run) as unit:
         row = control.edit(unit, name, **changes)

@@ -114,6 +114,12 @@ def read_labels(
         raise click.BadParameter(str(error)) from None
 
 
+def _as_list(
+    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
+) -> list[str] | None:
+    return list(given) or None
+
+
 def _as_lines(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> str | None:
     return "\n".join(given) if given else None
 
@@ -129,6 +135,7 @@ JSON_ARRAY: Kind = {"type": json_array, "metavar": "JSON"}
 JSON_OBJECT: Kind = {"type": json_object, "metavar": "JSON"}
 #: May be repeated.
 LABELS: Kind = {"multiple": True, "callback": read_labels, "metavar": "NAME=VALUE"}
+GLOBS: Kind = {"multiple": True, "callback": _as_list, "metavar": "GLOB"}
 LINES: Kind = {"multiple": True, "callback": _as_lines}
 
 

@@ -1,1 +1,1 @@
-"""Incidents: the failures of a schedule, or of a task without one, that a webhook tells of as one."""
+"""Incidents: failures of a schedule, or a task without one, that a webhook tells of as one."""

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from pgbeat.database.tables import incidents
 
-#: After a failure was sent, others of its incident are not, for so long: at first, and at most. Each
+#: For so long after a failure was sent, others of its incident are not: at first, and at most. Each
 #: time it is twice as long. Less than a day, so that each failure of a nightly job is sent.
 FIRST, LONGEST = timedelta(minutes=10), timedelta(hours=12)
 #: A task is well again when a job has completed and for so long none has failed.

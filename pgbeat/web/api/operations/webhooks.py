@@ -21,7 +21,14 @@ router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 
 WebhookName = Annotated[str, Path(max_length=200, examples=["ops"])]
 DeliveryState = Literal["pending", "delivered", "failed"]
+_NOUNS = ("schedules", "tasks")
 _EVENTS = f"The events to deliver: {', '.join(EVENTS)}; or all."
+_PER_INCIDENT = (
+    "Send failures of one schedule or task at growing intervals, and when it is well again; "
+    "otherwise each failure."
+)
+_SCHEDULES, _TASKS = (f"Globs: events of {noun} with such a name only." for noun in _NOUNS)
+_LABELS = "Events of schedules and jobs with all these labels only."
 _WRITTEN = "whsec_ and 24 to 64 bytes in base64."
 
 
@@ -38,6 +45,12 @@ class NewWebhook(Body):
     format: Format = Field(
         "standard", description="What is sent: the event, signed, or a message for people."
     )
+    per_incident: bool | None = Field(
+        None, description=f"{_PER_INCIDENT} By default, for formats other than standard."
+    )
+    labels: dict[str, str] | None = Field(None, description=_LABELS)
+    schedules: list[str] | None = Field(None, description=_SCHEDULES)
+    tasks: list[str] | None = Field(None, description=_TASKS)
     secret: str | None = Field(
         None,
         max_length=200,
@@ -53,6 +66,10 @@ class WebhookChanges(Body):
 
     url: str | None = Field(None, max_length=2000)
     events: list[str] | None = Field(None, description=_EVENTS, max_length=100)
+    per_incident: bool | None = Field(None, description=_PER_INCIDENT)
+    labels: dict[str, str] | None = Field(None, description=_LABELS)
+    schedules: list[str] | None = Field(None, description=_SCHEDULES)
+    tasks: list[str] | None = Field(None, description=_TASKS)
     secret: str | None = Field(None, max_length=200, description=_WRITTEN)
     new_secret: bool = Field(False, description="Replace the secret by a random one.")
 
@@ -77,6 +94,8 @@ class FoundWebhook(BaseModel):
 
     format: Format
     is_failing: bool = Field(description="Its last delivery failed.")
+    per_incident: bool = Field(description=_PER_INCIDENT)
+    open_incidents: int = Field(description="What fails at present of which it was told.")
     secret_hint: str | None = Field(
         description="The beginning and end of its secret; null if its format has none."
     )
@@ -168,9 +187,7 @@ def get_webhook(call: AdminCall, name: WebhookName) -> WebhookDetail:
 def create_webhook(call: AdminCall, body: NewWebhook) -> WebhookMade:
     """Creates a webhook. Only this response has its secret, which the receiver needs."""
     with call.unit() as unit:
-        row, secret = control.add(
-            unit, body.name, body.url, body.events, format=body.format, secret=body.secret
-        )
+        row, secret = control.add(unit, **body.model_dump())
     shown = secret if is_signed(row.format) else None
     return WebhookMade.model_validate(views.webhook(row) | {"secret": shown})
 
@@ -178,7 +195,8 @@ def create_webhook(call: AdminCall, body: NewWebhook) -> WebhookMade:
 @router.patch("/{name}", summary="Change a webhook")
 def update_webhook(call: AdminCall, name: WebhookName, body: WebhookChanges) -> WebhookMade:
     """Changes the given fields. After a new secret, the previous one signs too for a day."""
-    changes = control.read_changes(body.url, body.events, body.secret, renew_secret=body.new_secret)
+    values = body.model_dump()
+    changes = control.read_changes(renew_secret=values.pop("new_secret"), **values)
     with call.unit() as unit:
         row = control.edit(unit, name, **changes)
     return WebhookMade.model_validate(views.webhook(row) | {"secret": changes.get("secret")})

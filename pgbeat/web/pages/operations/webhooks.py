@@ -10,6 +10,7 @@ from fastapi import APIRouter, Response
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs.rows import ids
+from pgbeat.views import webhooks as views
 from pgbeat.web.api.paging import moment, read, split
 from pgbeat.web.pages import forms, summaries
 from pgbeat.web.pages.forms import Form, FormField, choice, wide
@@ -19,6 +20,7 @@ from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks.events import EVENTS
 from pgbeat.webhooks.formats import FORMATS, is_signed
 from pgbeat.webhooks.http import Reply
+from pgbeat.webhooks.incidents import model as incidents
 
 router = APIRouter(route_class=PageRoute)
 
@@ -28,7 +30,28 @@ _NAME = FormField("name", "Name", hint="such as ops; without a slash")
 _URL = wide("url", "URL", hint="https, where the receiver listens")
 _FORMAT = choice("format", "What is sent", FORMATS, "standard: the event itself, signed")
 _KEY = FormField("secret", "Key", hint="of the service, for pagerduty and opsgenie")
-_NEW = (_NAME, _URL, _FORMAT, _KEY)
+_PER_INCIDENT = FormField(
+    "per_incident",
+    "One alert per incident",
+    "flag",
+    "no: each failure is sent",
+    open="yes, but for standard",
+)
+_FILTERS = (
+    FormField("schedules", "Only of schedules", "list", "such as nightly-*, report"),
+    FormField("tasks", "Only of tasks", "list", "such as shop.*"),
+    wide("labels", "Only with labels", "json", 'a JSON object: {"team": "billing"}'),
+)
+_NEW = (_NAME, _URL, _FORMAT, _KEY, _PER_INCIDENT, *_FILTERS)
+_EDITED = (_URL, _PER_INCIDENT._replace(open=None), *_FILTERS)
+#: What a field means that was cleared.
+_EMPTY: dict[str, Any] = {
+    "url": "",
+    "per_incident": None,
+    "schedules": [],
+    "tasks": [],
+    "labels": {},
+}
 _NO_EVENTS = {"events": "choose one or more"}
 #: The events in words.
 _WHEN = {name: event.when.replace("`", "") for name, event in EVENTS.items()}
@@ -64,7 +87,6 @@ def _new(visit: Visit, form: Form, events: list[str]) -> Response:
 def make_webhook(visit: AdminVisit) -> Response:
     """Creates the webhook and shows its secret, only here, or the form with its mistakes."""
     written, events = visit.given(_NEW), _events(visit.posted)
-    key, written["format"] = written.pop("secret") or None, written["format"] or "standard"
     try:
         needed = (_NAME.name, _URL.name)
         errors = {key: f"the {key} is missing" for key in needed if not written[key]}
@@ -72,10 +94,12 @@ def make_webhook(visit: AdminVisit) -> Response:
             errors |= _NO_EVENTS
         if errors:
             raise forms.Mistakes(errors)
+        values = forms.read(_NEW, {key: value for key, value in written.items() if value})
         with visit.unit() as unit:
-            row, secret = control.add(unit, events=events, secret=key, **written)
+            row, secret = control.add(unit, events=events, **values)
     except forms.REFUSED as error:
         nothing = "No webhook was created"
+        written["secret"] = ""
         form = visit.refused(error, written, nothing, fields=("events",))
         return _new(visit, form, events)
     if not is_signed(row.format):
@@ -112,11 +136,12 @@ def _show(
     with visit.reading() as connection:
         row = webhooks.get(connection, name, namespace=visit.namespace)
         summary = summaries.deliveries(connection, [row.id])[row.id]
+        open_incidents = incidents.listing(connection, row.id)
         page = deliveries.listing(
             connection, row.id, state=state or None, before=before, limit=_PAGE + 1
         )
     rows, following = split(page, _PAGE, "created_at", "id")
-    written = {"url": row.url}
+    written = _written(row)
     return visit.page(
         "webhook.html",
         "webhooks",
@@ -129,11 +154,24 @@ def _show(
         states=_STATES,
         after=after,
         events=row.events if events is None else events,
-        fields=(_URL,),
+        fields=_EDITED,
+        filters=list(views.filters(row)),
+        incidents=open_incidents,
         said_of=_WHEN,
         is_signed=is_signed(row.format),
         **{"secret": None} | more,
     )
+
+
+def _written(row: webhooks.Webhook) -> dict[str, str]:
+    """Returns the fields of the form."""
+    return {
+        "url": row.url,
+        "per_incident": "yes" if row.per_incident else "no",
+        "schedules": ", ".join(row.schedules),
+        "tasks": ", ".join(row.tasks),
+        "labels": json.dumps(row.labels, ensure_ascii=False) if row.labels else "",
+    }
 
 
 @router.post("/console/webhooks/{name}")
@@ -192,15 +230,16 @@ def _tested(answer: Reply) -> str:
 
 
 def _edit(visit: Visit, name: str) -> Response:
-    written, events = visit.given((_URL,)), _events(visit.posted)
-    before = forms.before(visit.posted)
-    now: dict[str, Any] = {**written, "events": events}
-    changes = {key: value for key, value in now.items() if value != before.get(key)}
-    if not changes:
-        return visit.redirect(path("webhooks", name), "Nothing was changed.")
+    written, events = visit.given(_EDITED), _events(visit.posted)
     try:
         if not events:
             raise forms.Mistakes(_NO_EVENTS)
+        changes = forms.read(_EDITED, visit.changed(written))
+        changes |= {key: _EMPTY[key] for key, value in changes.items() if value is None}
+        if events != forms.before(visit.posted).get("events"):
+            changes["events"] = events
+        if not changes:
+            return visit.redirect(path("webhooks", name), "Nothing was changed.")
         with visit.unit() as unit:
             control.edit(unit, name, **changes)
     except forms.REFUSED as error:
