@@ -117,6 +117,13 @@ def make_delivery(sql: Sql, webhook_id: int, state: str = "pending", **values: A
     return str(insert(sql, "deliveries", given | values, "id"))
 
 
+def make_incident(sql: Sql, webhook_id: int, name: str = "s", **values: Any) -> None:
+    """Writes an incident of a schedule whose jobs fail, unless told otherwise."""
+    given = {"webhook_id": webhook_id, "kind": "schedule", "name": name, "failures": 1, "alerts": 1}
+    given |= {"events": ["job.failed"], "next_alert_at": "now"}
+    insert(sql, "incidents", given | {"began_at": "now", "failed_at": "now"} | values)
+
+
 def make_dead_letter(sql: Sql, queue: str = "celery", **values: Any) -> int:
     """Writes a dead letter of a queue; returns its id."""
     [(letter_id,)] = sql("SELECT nextval('message_id_sequence')")

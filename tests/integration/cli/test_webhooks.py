@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 
 from pgbeat.webhooks.signing import new_secret
 from tests.support.command_line import Sql, read, refused, run
-from tests.support.rows import make_delivery
+from tests.support.rows import make_delivery, make_incident
 from tests.support.webhook_receiver import Receiver
 
 Webhooks = Callable[..., str]
@@ -187,6 +187,34 @@ def test_redelivered(database: str, pgbeat: Webhooks, sql: Sql) -> None:
         "`pgbeat webhooks redeliver --failed pager`"
         in run(database, "webhooks", "enable", "pager").stderr
     )
+
+
+# -- of some events, and of incidents ----------------------------------------------------------
+
+
+def test_of_some_events(database: str, pgbeat: Webhooks, sql: Sql) -> None:
+    filters = ("--schedule", "nightly-*", "--task", "shop.*", "--label", "team=billing")
+    pgbeat("add", "room", *HOOK, "--format", "slack", *filters)
+    shown = pgbeat("show", "room")
+    assert "schedules nightly-*; tasks shop.*; labels team=billing" in shown
+    assert "of an incident at growing intervals" in shown
+    pgbeat("update", "room", "--each-failure", "--task", "a", "--task", "b")
+    columns = "SELECT per_incident, schedules, tasks, labels FROM pgbeat.webhooks"
+    assert sql(columns) == [(False, ["nightly-*"], ["a", "b"], {"team": "billing"})]
+    pgbeat("update", "room", "--no-filters", "--schedule", "s")
+    assert sql(columns) == [(False, ["s"], [], {})]
+    assert "only of" in pgbeat("show", "room")
+    pgbeat("update", "room", "--no-filters")
+    assert "only of" not in pgbeat("show", "room")
+
+
+def test_incidents_that_are_open(database: str, pgbeat: Webhooks, sql: Sql) -> None:
+    pgbeat("add", "room", *HOOK)
+    assert read(database, "webhooks", "show", "room")["open_incidents"] == 0
+    [(key,)] = sql("SELECT id FROM pgbeat.webhooks")
+    make_incident(sql, key, "nightly", failures=12, alerts=2)
+    assert "schedule nightly: 12 failures, 2 of them sent, since" in pgbeat("show", "room")
+    assert read(database, "webhooks", "show", "room")["open_incidents"] == 1
 
 
 # -- tried -------------------------------------------------------------------------------------

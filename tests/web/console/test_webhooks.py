@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 
 from tests.support.command_line import Sql
 from tests.support.pages import after, html, words_of
-from tests.support.rows import make_delivery, make_webhook
+from tests.support.rows import make_delivery, make_incident, make_webhook
 from tests.support.webhook_receiver import Receiver
 
 HOOK = {"name": "ops", "url": "https://example.com/hook", "event:job.failed": "yes"}
@@ -46,6 +46,31 @@ def test_a_webhook_for_people(page: Any, sql: Sql) -> None:
     )
     page.post("/console/new/webhook", data=call | {"secret": key})
     assert sql("SELECT format FROM pgbeat.webhooks ORDER BY name") == [("pagerduty",), ("slack",)]
+
+
+def test_a_webhook_of_some_events(page: Any, sql: Sql) -> None:
+    given = {"schedules": "nightly-*, report", "labels": '{"team": "billing"}'}
+    page.post("/console/new/webhook", data=HOOK | {"format": "slack"} | given)
+    columns = "SELECT per_incident, schedules, tasks, labels FROM pgbeat.webhooks"
+    assert sql(columns) == [(True, ["nightly-*", "report"], [], {"team": "billing"})]
+    shown = html(page.get("/console/webhooks/ops"))
+    assert "Only of schedules nightly-*, report; labels team=billing" in shown.words
+    form = shown.fields | {"do": "edit"}
+    assert form["schedules"] == "nightly-*, report"
+    page.post("/console/webhooks/ops", data=form | {"schedules": "", "per_incident": "no"})
+    assert sql(columns) == [(False, [], [], {"team": "billing"})]
+    wrong = html(page.post("/console/webhooks/ops", data=form | {"tasks": "x" * 256}), 422)
+    assert [*wrong.wrong] == ["tasks"]
+    kept = html(page.get("/console/webhooks/ops")).fields | {"do": "edit"}
+    assert "Nothing was changed" in after(page, page.post("/console/webhooks/ops", data=kept))
+
+
+def test_open_incidents_are_shown(page: Any, sql: Sql) -> None:
+    hook = make_webhook(sql, "ops")
+    assert "Open incidents" not in html(page.get("/console/webhooks/ops"))
+    make_incident(sql, hook, "<nightly>", failures=1200, alerts=3)
+    said = html(page.get("/console/webhooks/ops")).words
+    assert re.search(r"schedule <nightly> .* 1,200 3 ", said)
 
 
 def test_a_webhook_is_tried(page: Any, sql: Sql) -> None:
