@@ -35,7 +35,7 @@ _PER_INCIDENT = FormField(
     "One alert per incident",
     "flag",
     "no: each failure is sent",
-    open="yes, but for standard",
+    open="yes, except for standard",
 )
 _FILTERS = (
     FormField("schedules", "Only of schedules", "list", "such as nightly-*, report"),
