@@ -149,6 +149,23 @@ def test_a_failure_of_another_kind_is_told_at_once(
     assert incidents(sql) == [("schedule", "s", 3, 2)]
 
 
+def test_more_failures_than_are_taken_at_once(
+    sql: Sql, receiver: Receiver, deliver: Deliver
+) -> None:
+    """Those that are left wait: they are not sent by mistake."""
+    hook(sql, receiver)
+    sql(
+        "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, error) "
+        "SELECT %s, 's', now() + n * interval '1 second', 'failed', 'no' "
+        "  FROM generate_series(1, 1100) n",
+        make_schedule(sql),
+    )
+    assert deliver() == ["Schedule 's' could not be launched"]
+    assert incidents(sql) == [("schedule", "s", 1000, 1)]
+    assert deliver() == []
+    assert incidents(sql) == [("schedule", "s", 1100, 1)]
+
+
 def test_two_failures_at_once_are_one_incident(
     sql: Sql, receiver: Receiver, database: str, deliver: Deliver
 ) -> None:
