@@ -13,7 +13,9 @@ down_revision = "0001"
 #: Tables that were there before and that it locks, with the mode. A test compares it.
 LOCKS: dict[str, str] = {
     "pgbeat.deliveries": "ACCESS EXCLUSIVE",
+    "pgbeat.lanes": "ACCESS EXCLUSIVE",
     "pgbeat.schedules": "ACCESS EXCLUSIVE",
+    "pgbeat.templates": "ACCESS EXCLUSIVE",
     "pgbeat.unfinished_jobs": "SHARE ROW EXCLUSIVE",
     "pgbeat.webhooks": "ACCESS EXCLUSIVE",
 }
@@ -31,6 +33,7 @@ PARTS = (
     "incidents",
     "stacks",
     "batches",
+    "set_up",
 )
 
 
