@@ -52,12 +52,12 @@ def add(
 
     Returns it and its secret, which can't be read again. Raises `InvalidJob` or `AlreadyExists`.
     """
-    problems, events = Problems(), _expand(events)
+    problems, events = Problems(), expand(events)
     unfit = name_problem(name)
     if unfit:
         problems.add("name", "malformed", unfit)
     problems += check_url(url, private=unit.settings.webhook_private)
-    problems += [*_check_events(events), *_check_format(format, secret)]
+    problems += [*check_events(events), *_check_format(format, secret)]
     filters = _given(labels=labels, schedules=schedules, tasks=tasks)
     problems += _check_filters(filters)
     problems.raise_if_any(InvalidJob, subject=f"webhook {name!r}")
@@ -71,7 +71,7 @@ def add(
             name=name,
             url=url,
             secret=secret,
-            events=_in_order(events),
+            events=in_order(events),
             format=format,
             per_incident=is_grouped,
             slots=SLOTS,
@@ -138,11 +138,11 @@ def edit(
         problems += check_url(url, private=unit.settings.webhook_private)
         values["url"] = url
     if events is not None:
-        events = _expand(events)
-        problems += _check_events(events)
-        values["events"] = _in_order(events)
+        events = expand(events)
+        problems += check_events(events)
+        values["events"] = in_order(events)
     if secret is not None:
-        problems += _check_secret(before.format, secret)
+        problems += check_key_or_secret(before.format, secret)
         values["secret"] = secret
         if is_signed(before.format):
             until = func.now() + func.make_interval(0, 0, 0, 0, _OLD_SECRET_HOURS)
@@ -165,12 +165,13 @@ def _update(unit: UnitOfWork, name: str, values: dict[str, Any]) -> Webhook:
 
 def _check_format(format: str, secret: str | None) -> list[Problem]:
     if format in FORMATS:
-        return _check_secret(format, secret)
+        return check_key_or_secret(format, secret)
     hint = did_you_mean(format, FORMATS) or f"there are {', '.join(FORMATS)}"
     return [Problem("format", "unknown", f"format: there is no format {format!r}; {hint}")]
 
 
-def _check_secret(format: str, secret: str | None) -> list[Problem]:
+def check_key_or_secret(format: str, secret: str | None) -> list[Problem]:
+    """Returns what is wrong with the secret of a new webhook. The messages don't repeat it."""
     if not is_signed(format):
         return check_key(format, secret)
     return [] if secret is None else check_secret(secret)
@@ -196,11 +197,13 @@ def _check_filters(filters: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(field, "malformed", message)
 
 
-def _expand(events: Sequence[str]) -> Sequence[str]:
+def expand(events: Sequence[str]) -> Sequence[str]:
+    """Returns the events that are meant: `all` is every one."""
     return EVENTS if tuple(events) == ("all",) else events
 
 
-def _check_events(events: Sequence[str]) -> Problems:
+def check_events(events: Sequence[str]) -> Problems:
+    """Returns what is wrong with a webhook's events."""
     problems = Problems()
     if not events:
         problems.add("events", "required", f"events: name one or more of {', '.join(EVENTS)}")
@@ -211,7 +214,8 @@ def _check_events(events: Sequence[str]) -> Problems:
     return problems
 
 
-def _in_order(events: Collection[str]) -> list[str]:
+def in_order(events: Collection[str]) -> list[str]:
+    """Returns the events in the order in which webhooks have them, each once."""
     return [event for event in EVENTS if event in events]
 
 

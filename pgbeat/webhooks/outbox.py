@@ -139,6 +139,15 @@ def secrets(connection: Connection, webhook_id: int) -> tuple[str, ...]:
     return tuple(secret for secret in row if secret is not None)
 
 
+_HAS_SECRET = text("SELECT secret = :secret FROM pgbeat.webhooks WHERE id = :id")
+
+
+def has_secret(connection: Connection, webhook_id: int, secret: str) -> bool:
+    """Returns whether that is the secret of a webhook, which is not read."""
+    values = {"id": webhook_id, "secret": secret}
+    return bool(connection.execute(_HAS_SECRET, values).scalar_one())
+
+
 class Outcome(NamedTuple):
     """An attempt and its result."""
 

@@ -66,7 +66,7 @@ class Lane(NamedTuple):
         if limit is None or length is None:
             return None
         unit = "" if self.rate_unit is None else f" {self.rate_unit}"
-        period = _PERIODS.get(length) or span(length, units=4)
+        period = PERIODS.get(length) or span(length, units=4)
         per_key = "" if self.rate_key is None else f" of each {self.rate_key}"
         return f"{limit}{unit}/{period}{per_key}"
 
@@ -94,7 +94,8 @@ class Lane(NamedTuple):
         return "lane", self.name, {name: getattr(self, name) for name in _AUDITED}
 
 
-_PERIODS = {
+#: Lengths of time that have a word of their own.
+PERIODS = {
     timedelta(seconds=1): "second",
     timedelta(minutes=1): "minute",
     timedelta(hours=1): "hour",

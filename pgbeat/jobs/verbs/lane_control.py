@@ -5,7 +5,7 @@ after the commit if that may free slots.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
@@ -79,14 +79,11 @@ def save(
         raise AlreadyExists(f"there is a lane {name!r} already")
     query = select(*lanes.COLUMNS).where(lanes.is_lane(name, namespace)).with_for_update()
     lane = Lane(*connection.execute(query).one())._replace(**changes)
-    problems = _problems(lane)
+    wrong = problems(lane, new=changes if is_new else None)
     if lane.policy is not None and {"policy", "options"} & set(changes):
-        with problems.within():
+        with wrong.within():
             concurrency.make(lane.policy, lane.options)
-    if is_new and not problems and "max_running" not in changes and not _limits(lane):
-        message = "a new lane needs a limit (0 or more), a rate or a policy, or expressly no limit"
-        problems.add("max_running", "required", message)
-    problems.raise_if_any(InvalidJob, subject=f"lane {name!r}")
+    wrong.raise_if_any(InvalidJob, subject=f"lane {name!r}")
     if changes:
         lane = _update(unit, name, {**changes, "updated_at": func.now()})
     lanes.announce(connection, namespace, name)
@@ -156,7 +153,11 @@ def _limits(lane: Lane) -> bool:
     return lane.policy is not None or any(limit is not None for limit in limits)
 
 
-def _problems(lane: Lane) -> Problems:
+def problems(lane: Lane, *, new: Collection[str] | None = None) -> Problems:
+    """Returns what is wrong with a lane, but for its policy's options.
+
+    `new` has the columns that people gave a new lane: a limit, or expressly none.
+    """
     problems = Problems()
     if lane.max_running is not None and not 0 <= lane.max_running <= 1_000_000:
         message = f"a limit must be 0 to 1000000, got {lane.max_running}"
@@ -177,6 +178,9 @@ def _problems(lane: Lane) -> Problems:
     _check_fairness(lane, problems)
     if lane.policy is None and lane.options:
         problems.add("options", "conflict", "there are options for a policy, but no policy")
+    if new is not None and not problems and "max_running" not in new and not _limits(lane):
+        message = "a new lane needs a limit (0 or more), a rate or a policy, or expressly no limit"
+        problems.add("max_running", "required", message)
     return problems
 
 

@@ -1,8 +1,8 @@
 """Changes templates for people, with a function for each verb."""
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import func, update
 from sqlalchemy.dialects.postgresql import insert
@@ -23,6 +23,9 @@ from pgbeat.jobs.policy.templates import Template
 from pgbeat.jobs.preparing import placeholders
 from pgbeat.jobs.preparing.details import description_problem
 from pgbeat.names import name_problem
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 
 class SavedTemplate(NamedTuple):
@@ -86,13 +89,20 @@ def put(
 
 def _check(unit: UnitOfWork, name: str, values: Mapping[str, Any]) -> None:
     unfit = name_problem(name)
-    problems = Problems([Problem("name", "malformed", unfit)] if unfit else [])
-    problems += _problems(unit, values)
-    problems.raise_if_any(InvalidJob, subject=f"template {name!r}")
-    app, queue = unit.app, values["queue"]
-    where = {} if queue is None else {"queue": queue}
-    check_options({**where, **values["options"]}, None if app is None else app.conf)
+    wrong = Problems([Problem("name", "malformed", unfit)] if unfit else [])
+    wrong += [*problems(values), *_unknown_lane(unit, values["job_policy"])]
+    wrong.raise_if_any(InvalidJob, subject=f"template {name!r}")
+    check_call(unit.app, values)
     require_call(unit.actor, values["task"], values["options"])
+
+
+def check_call(app: "Celery | None", values: Mapping[str, Any]) -> None:
+    """Checks a template's task and publish options against the app, if there is one.
+
+    Raises `InvalidSchedule` or `UnknownTask`.
+    """
+    where = {} if values["queue"] is None else {"queue": values["queue"]}
+    check_options({**where, **values["options"]}, None if app is None else app.conf)
     if app is not None:
         check_task(app, values["task"])
 
@@ -116,7 +126,8 @@ _TYPES: dict[str, tuple[type, str]] = {
 }
 
 
-def _problems(unit: UnitOfWork, values: Mapping[str, Any]) -> Iterable[Problem]:
+def problems(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yields what is wrong with a template's values, whatever the app and the database have."""
     task, options = values["task"], values["options"]
     if not isinstance(task, str) or not task.strip():
         message = f"task must name a registered task, got {task!r}"
@@ -150,7 +161,12 @@ def _problems(unit: UnitOfWork, values: Mapping[str, Any]) -> Iterable[Problem]:
         if policy.template is not None:
             message = "job_policy can't name a template: a template is not made from another"
             yield Problem("job_policy.template", "conflict", message)
-        names = [] if policy.lane is None else [policy.lane]
-        if len(lanes.load(unit.connection, names, namespace=unit.namespace)) < len(names):
-            message = str(missing(unit.connection, "lane", names[0], namespace=unit.namespace))
-            yield Problem("job_policy.lane", "unknown", message)
+
+
+def _unknown_lane(unit: UnitOfWork, job_policy: Any) -> Iterator[Problem]:
+    if not isinstance(job_policy, Mapping):
+        return
+    lane = job_policies.read(job_policy)[0].lane
+    if lane is not None and not lanes.load(unit.connection, [lane], namespace=unit.namespace):
+        message = str(missing(unit.connection, "lane", lane, namespace=unit.namespace))
+        yield Problem("job_policy.lane", "unknown", message)
