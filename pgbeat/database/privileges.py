@@ -10,6 +10,11 @@ def may_change(connection: Connection, table: str) -> bool:
     return bool(connection.scalar(_MAY_CHANGE, {"table": f"pgbeat.{table}"}))
 
 
+def may_read(connection: Connection, table: str) -> bool:
+    """Returns whether the role may read all columns of a table of pgbeat's."""
+    return bool(connection.scalar(_MAY_READ, {"table": f"pgbeat.{table}"}))
+
+
 def submits_as_owner(connection: Connection) -> bool:
     """Returns whether the role makes jobs by functions, since it may not write them (0002)."""
     return not connection.scalar(_WRITES_JOBS)
@@ -21,6 +26,7 @@ def is_denied(error: BaseException) -> bool:
 
 
 _WRITES_JOBS = text("SELECT has_table_privilege('pgbeat.unfinished_jobs', 'INSERT')")
+_MAY_READ = text("SELECT has_table_privilege(:table, 'SELECT')")
 _MAY_CHANGE = text(
     """
     SELECT current_setting('transaction_read_only') = 'off'

@@ -8,25 +8,25 @@ from typing import Any
 
 import click
 from rich.text import Text
-from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.access import audit
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import SKIPPED
 from pgbeat.cli.terminal.options import FLAG, option
 from pgbeat.cli.terminal.printing import counted, line, shortened
 from pgbeat.cli.terminal.target import Target, on_target, pass_target
+from pgbeat.database import privileges
 from pgbeat.database.locks import lock_waits
 from pgbeat.errors import Busy, ConfigError, PgbeatError
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules.calendars import model as calendars
-from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.schedules.files import File, Mistake, exports, read
 from pgbeat.schedules.files.definitions import timetables
-from pgbeat.schedules.files.plans import FieldChange, Plan, make
+from pgbeat.schedules.files.fields import FieldChange
+from pgbeat.schedules.files.nouns import nouns
+from pgbeat.schedules.files.nouns.comparing import SectionPlan
+from pgbeat.schedules.files.nouns.noun import Section
+from pgbeat.schedules.files.plans import Plan, make
 from pgbeat.schedules.files.rows import apply, lock
-from pgbeat.schedules.model import Schedule
 
 #: Exit status of `sync --plan` if there is something to do.
 PENDING = SKIPPED
@@ -45,7 +45,7 @@ _TIMES = 5
 )
 @option("--plan", FLAG, "Say what would be done.", "is_plan")
 @option("--prune", FLAG, "Remove what came from a file and is not in this one.")
-@option("--adopt", FLAG, "Take over schedules that were made elsewhere.")
+@option("--adopt", FLAG, "Take over what was made elsewhere.")
 @option("--schema", FLAG, "Print the JSON Schema of files, for editors.")
 @on_target
 def sync_command(
@@ -53,12 +53,13 @@ def sync_command(
 ) -> None:
     """Make the schedules match a file: YAML, or JSON by its name (- is standard input).
 
-    Shows a plan and applies it in one transaction. --plan exits with 3 if there is something to
-    do. With the app (-A), tasks, launchers and arguments are checked against what it has
-    registered.
+    So too the calendars, lanes, templates and webhooks, if the file declares them. Shows a plan
+    and applies it in one transaction. --plan exits with 3 if there is something to do. With the
+    app (-A), tasks, launchers and arguments are checked against what it has registered.
 
-    Its JSON has `file`, `namespace`, `applied`, `changes`, `add`, `change` (`old`, `new`, `drift`,
-    `last_sync` by field), `remove`, `adopt`, `calendars`, `kept`, `taken` and `unchanged`.
+    Its JSON has `file`, `namespace`, `applied`, `changes`, and of schedules `add`, `change` (`old`,
+    `new`, `drift`, `last_sync` by field), `remove`, `adopt`, `kept`, `taken` and `unchanged`; the
+    same in `calendars`, `lanes`, `templates` and `webhooks`.
     """
     if schema:
         from pgbeat.schedules.files.schema import schema as written
@@ -92,8 +93,14 @@ def _file(target: Target, path: str) -> File:
 
     label, content, is_json = text_of(path)
     functions = target.settings.allowed_functions
-    check = launchable(target.registry)
-    return read(content, label, is_json=is_json, functions=functions, check=check)
+    return read(
+        content,
+        label,
+        is_json=is_json,
+        functions=functions,
+        nouns=nouns(private=target.settings.webhook_private),
+        check=launchable(target.registry),
+    )
 
 
 def text_of(path: str) -> tuple[str, str, bool]:
@@ -146,7 +153,7 @@ def _wrong_conditions(target: Target, file: File, plan: Plan) -> list[Mistake]:
 
 def _apply(target: Target, file: File, plan: Plan, ways: dict[str, bool]) -> bool:
     """Applies the plan, unless rows have changed since; returns whether it did."""
-    if not plan and not plan.noted:
+    if not plan and not plan.is_noted:
         return True
     try:
         with target.unit() as unit:
@@ -156,24 +163,10 @@ def _apply(target: Target, file: File, plan: Plan, ways: dict[str, bool]) -> boo
             again = make(connection, file, plan.namespace, **ways)
             if again != plan:
                 return False
-            old_calendars, old_rows = _touched(connection, again)
-            apply(connection, file, again)
-            new_calendars, new_rows = _touched(connection, again)
-            unit.record_all(audit.compared(old_calendars, new_calendars))
-            unit.record_all(audit.compared(old_rows, new_rows))
+            apply(unit, file, again)
     except Busy:
         return False
     return True
-
-
-def _touched(connection: Connection, plan: Plan) -> tuple[dict[str, Calendar], dict[str, Schedule]]:
-    """Returns the rows that a plan is about, by name."""
-    calendar_names = (*plan.calendars_added, *plan.calendars_changed)
-    names = (*plan.added, *plan.changed, *plan.adopted, *plan.removed, *plan.noted)
-    return (
-        dict(calendars.load(connection, calendar_names, namespace=plan.namespace)),
-        schedules.named(connection, names, namespace=plan.namespace),
-    )
 
 
 def _show(file: File, plan: Plan) -> None:
@@ -185,23 +178,33 @@ def _show(file: File, plan: Plan) -> None:
 
 
 def _lines(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    for name in plan.calendars_added:
-        yield "+", "green", f"calendar {line(name)}"
-    for name in plan.calendars_changed:
-        yield "~", "yellow", f"calendar {line(name)}"
+    for section in plan.sections.values():
+        yield from _lines_of(section)
     for name, definition in plan.added.items():
         (when,) = timetables(definition)
         what = definition.get("task") or definition.get("launcher")
         what = what or f"template {definition['job_policy']['template']}"
         yield "+", "green", f"{line(name)}: {line(what)}, {when} {line(definition[when])}"
+    yield from _changes(plan, "")
+
+
+def _lines_of(plan: SectionPlan) -> Iterator[tuple[str, str, str]]:
+    noun = f"{plan.section.noun.name} "
+    for name, definition in plan.added.items():
+        fields = ", ".join(f"{field} {_value(value)}" for field, value in definition.items())
+        yield "+", "green", f"{noun}{line(name)}: {fields}"
+    yield from _changes(plan, noun)
+
+
+def _changes(plan: Plan | SectionPlan, noun: str) -> Iterator[tuple[str, str, str]]:
     for name in dict.fromkeys((*plan.adopted, *plan.changed)):
-        source = plan.adopted.get(name)
-        remark = f" (made by {source}, the file's from now on)" if source else ""
-        yield "~", "yellow", f"{line(name)}{remark}"
+        source = plan.adopted.get(name) or "hand"
+        remark = f" (made by {source}, the file's from now on)" if name in plan.adopted else ""
+        yield "~", "yellow", f"{noun}{line(name)}{remark}"
         for change in plan.changed.get(name, ()):
             yield " ", "", f"    {_changed(change)}"
     for name in plan.removed:
-        yield "-", "red", line(name)
+        yield "-", "red", f"{noun}{line(name)}"
 
 
 def _changed(change: FieldChange) -> str:
@@ -218,17 +221,26 @@ def _value(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:199]}…"
 
 
+def _parts(plan: Plan) -> list[tuple[str, Plan | SectionPlan]]:
+    """Returns the plan of each noun, with the noun; of schedules with ""."""
+    return [("", plan), *((part.section.noun.name, part) for part in plan.sections.values())]
+
+
 def _conclude(plan: Plan, is_plan: bool) -> None:
-    total = counted(plan.unchanged, "schedule")
+    parts = [part for _, part in _parts(plan)]
+    unchanged = sum(part.unchanged for part in parts)
     if not plan:
-        verb = "is" if plan.unchanged == 1 else "are"
+        numbers = {noun or "schedule": part.unchanged for noun, part in _parts(plan)}
+        shown = [counted(n, noun) for noun, n in numbers.items() if n or noun == "schedule"]
+        total = ", ".join(shown)
+        verb = "is" if unchanged == 1 else "are"
         click.echo(f"Nothing to do: {total} {verb} as the file says.")
         return
     counts = {
-        "add": len(plan.added) + len(plan.calendars_added),
-        "change": len({*plan.changed} - {*plan.adopted}) + len(plan.calendars_changed),
-        "remove": len(plan.removed),
-        "adopt": len(plan.adopted),
+        "add": sum(len(part.added) for part in parts),
+        "change": sum(len({*part.changed} - {*part.adopted}) for part in parts),
+        "remove": sum(len(part.removed) for part in parts),
+        "adopt": sum(len(part.adopted) for part in parts),
     }
     done = [
         f"{count} to {verb}" if is_plan else f"{count} {verb.removesuffix('e')}ed"
@@ -236,19 +248,26 @@ def _conclude(plan: Plan, is_plan: bool) -> None:
         if count
     ]
     drift = f", {len(plan.drifted)} of which had drifted" if plan.drifted else ""
-    click.echo(f"{', '.join(done)}{drift}; {plan.unchanged} unchanged.".capitalize())
+    click.echo(f"{', '.join(done)}{drift}; {unchanged} unchanged.".capitalize())
 
 
 def _remark(target: Target, file: File, plan: Plan) -> None:
-    if plan.kept:
-        printing.note(
-            f"not in the file, and kept: {shortened(plan.kept, 20)}; --prune removes them."
-        )
-    if plan.taken:
-        taken = [f"{name} ({source})" for name, source in plan.taken.items()]
+    if kept := [f"{noun} {name}".strip() for noun, part in _parts(plan) for name in part.kept]:
+        printing.note(f"not in the file, and kept: {shortened(kept, 20)}; --prune removes them.")
+    taken = [
+        f"{noun} {name}{f' ({source})' if source else ''}".strip()
+        for noun, part in _parts(plan)
+        for name, source in part.taken.items()
+    ]
+    if taken:
         printing.note(
             f"made elsewhere, and left alone: {shortened(taken, 20)}; --adopt takes them over."
         )
+    for section in plan.sections.values():
+        for name, definition in section.applied.items():
+            remark = section.section.noun.remark(definition, is_new=name in section.added)
+            if remark is not None:
+                printing.note(f"{remark}.")
     namespace = target.namespace
     if target.has_app and file.namespace not in (None, namespace):
         printing.note(f"the app's schedules are in namespace {namespace!r}, the file's are not.")
@@ -257,6 +276,20 @@ def _remark(target: Target, file: File, plan: Plan) -> None:
 
 
 def _json(file: File, plan: Plan, *, is_applied: bool) -> dict[str, Any]:
+    return {
+        "file": file.label,
+        "namespace": plan.namespace,
+        "applied": is_applied,
+        "changes": bool(plan),
+        **_json_of(plan),
+        **{
+            noun.section: _json_of(plan.sections.get(noun.section, SectionPlan(Section(noun))))
+            for noun in nouns()
+        },
+    }
+
+
+def _json_of(plan: Plan | SectionPlan) -> dict[str, Any]:
     def changes(name: str) -> dict[str, Any]:
         return {
             change.field: {"old": change.old, "new": change.new}
@@ -265,10 +298,6 @@ def _json(file: File, plan: Plan, *, is_applied: bool) -> dict[str, Any]:
         }
 
     return {
-        "file": file.label,
-        "namespace": plan.namespace,
-        "applied": is_applied,
-        "changes": bool(plan),
         "add": plan.added,
         "change": {name: changes(name) for name in plan.changed if name not in plan.adopted},
         "remove": plan.removed,
@@ -276,7 +305,6 @@ def _json(file: File, plan: Plan, *, is_applied: bool) -> dict[str, Any]:
             name: {"source": source, "change": changes(name)}
             for name, source in plan.adopted.items()
         },
-        "calendars": {"add": plan.calendars_added, "change": plan.calendars_changed},
         "kept": plan.kept,
         "taken": plan.taken,
         "unchanged": plan.unchanged,
@@ -288,24 +316,29 @@ def _json(file: File, plan: Plan, *, is_applied: bool) -> dict[str, Any]:
 @option("--format", click.Choice(["yaml", "json"]), "The format.", "form", default="yaml")
 @pass_target
 def export_command(target: Target, names: tuple[str, ...], form: str) -> None:
-    """Write schedules as a file: all except those of the app's code, or those named."""
+    """Write the set-up as a file: all but the schedules of the app's code.
+
+    With names, only these schedules, with the calendars, lanes and templates that they name.
+    """
     namespace = target.namespace
     with target.transaction() as connection:
         if names:
             rows = [schedules.get(connection, name, namespace=namespace) for name in names]
         else:
             rows = schedules.listing(connection, namespace=namespace)
-        used = {row.calendar for row in rows}
-        all_calendars = calendars.listing(connection, namespace=namespace)
+        readable = [n for n in nouns() if privileges.may_read(connection, n.section)]
+        sections = {noun.section: noun.export(connection, namespace) for noun in readable}
     from_code = [row.name for row in rows if row.source == "code" and not names]
     declared = exports.document(
         [row for row in rows if names or row.source != "code"],
-        [calendar for calendar in all_calendars if not names or calendar.name in used],
+        exports.named_by(rows, sections) if names else sections,
         namespace,
     )
     click.echo(_written(declared, form), nl=False)
     if from_code:
         printing.note(f"made by the app's code, and left out: {shortened(from_code, 20)}.")
+    if hidden := [noun.section for noun in nouns() if noun.section not in sections and not names]:
+        printing.note(f"left out: {', '.join(hidden)}, which this role of the database can't read.")
 
 
 def _written(document: dict[str, Any], form: str) -> str:

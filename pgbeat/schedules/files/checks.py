@@ -9,7 +9,9 @@ from sqlalchemy import Connection, text
 
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.database import connections
-from pgbeat.errors import InvalidSchedule, UnknownLauncher, UnknownTask
+from pgbeat.errors import InvalidInput, InvalidSchedule, UnknownLauncher, UnknownTask
+from pgbeat.jobs.lanes import concurrency
+from pgbeat.jobs.verbs import template_control
 from pgbeat.schedules.files import Check, Definition, Mistake
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.registry import CONDITION_EXAMPLE, check
@@ -22,6 +24,9 @@ def launchable(app: Celery | None) -> Check:
     """
 
     def problems(definition: Definition) -> Iterator[tuple[str, str]]:
+        if definition.noun:
+            yield from _problems_of_noun(app, definition)
+            return
         row = _row(definition)
         # After each problem, the row is checked again without the value at fault.
         while True:
@@ -45,6 +50,20 @@ def launchable(app: Celery | None) -> Check:
                 return
 
     return problems
+
+
+def _problems_of_noun(app: Celery | None, definition: Definition) -> Iterator[tuple[str, str]]:
+    values = definition.values
+    try:
+        if definition.noun == "template":
+            template_control.check_call(app, values)
+        elif definition.noun == "lane":
+            policy = values["policy"]
+            # Without the app, another policy may be one of its own.
+            if policy in concurrency.registered() or None not in (app, policy):
+                concurrency.make(policy, values["options"])
+    except InvalidInput as error:
+        yield from ((problem.root, problem.message) for problem in error.problems)
 
 
 def _row(definition: Definition) -> Schedule:

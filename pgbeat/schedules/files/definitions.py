@@ -34,12 +34,19 @@ class Definition:
     default_places: Mapping[str, Place] = dataclasses.field(default_factory=dict)
     #: What the file calls fields that it gives by another name.
     words: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: What it defines, if not a schedule: `lane`.
+    noun: str = ""
 
     def mistake(self, field: str, sentence: str) -> Mistake:
         """Returns a mistake in a field, or (with "") in the definition as a whole."""
         if field in self.default_places and field not in self.places:
             return Mistake(*self.default_places[field], f"defaults: {sentence}")
-        return Mistake(*self.places.get(field, self.place), f"{self.name}: {sentence}")
+        return Mistake(*self.places.get(field, self.place), f"{self.label}: {sentence}")
+
+    @property
+    def label(self) -> str:
+        """Returns what its mistakes begin with."""
+        return f"{self.noun} {self.name!r}" if self.noun else self.name
 
     def nearest(self, *fields: str) -> str:
         """Returns the first of the fields that it has itself, else that the defaults have."""
@@ -146,13 +153,13 @@ _OTHER_WORDS = {
 }  # fmt: skip
 
 
-def unknown(field: str) -> str:
+def unknown(field: str, fields: Collection[str] = FIELDS) -> str:
     """Returns the message about an unknown field, with the most similar one."""
-    if field in JobPolicy._fields:
+    if field in JobPolicy._fields and "job_policy" in fields:
         return f"there is no field {field!r}; write it in job_policy: {{{field}: …}}"
     other = _OTHER_WORDS.get(field.lower().replace("-", "_"))
-    hint = f"did you mean {other!r}?" if other else did_you_mean(field, FIELDS)
-    return f"there is no field {field!r}; {hint or 'there are ' + ', '.join(FIELDS)}"
+    hint = f"did you mean {other!r}?" if other in fields else did_you_mean(field, fields)
+    return f"there is no field {field!r}; {hint or 'there are ' + ', '.join(fields)}"
 
 
 def circles(after: Mapping[str, Collection[str]]) -> Iterator[list[str]]:

@@ -5,6 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+#: The keys at the top of a file.
+TOP = (
+    "version", "namespace", "defaults", "calendars", "lanes", "templates", "schedules",
+    "schedulers", "webhooks",
+)  # fmt: skip
+#: Those that declare something.
+SECTIONS = TOP[3:]
 #: How many values a file may have, including those that aliases repeat.
 MOST = 5_000_000
 

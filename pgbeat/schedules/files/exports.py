@@ -1,29 +1,51 @@
-"""Exports schedules as a file that declares them."""
+"""Exports rows as a file that declares them."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pgbeat.errors import InvalidSchedule
 from pgbeat.names import NAMESPACE, name_problem
-from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.schedules.files.definitions import timetables
+from pgbeat.schedules.files.documents import SECTIONS
 from pgbeat.schedules.files.fields import FIELDS, plain
+from pgbeat.schedules.files.nouns.noun import Plain
 from pgbeat.schedules.model import Schedule
 
 
 def document(
-    rows: Iterable[Schedule], calendars: Iterable[Calendar] = (), namespace: str = NAMESPACE
+    rows: Iterable[Schedule],
+    sections: Mapping[str, dict[str, Plain]] = {},
+    namespace: str = NAMESPACE,
 ) -> dict[str, Any]:
     """Returns a file that declares just these rows, without default values.
 
-    Raises `InvalidSchedule` for a row that no file can declare.
+    `sections` has what it declares beside schedules. Raises `InvalidSchedule` for a row that no
+    file can declare.
     """
+    declared = {name: section for name, section in sections.items() if section}
+    declared["schedules"] = {row.name: definition(row) for row in rows}
     result: dict[str, Any] = {} if namespace == NAMESPACE else {"namespace": namespace}
-    declared = {calendar.name: calendar.definition for calendar in calendars}
-    if declared:
-        result["calendars"] = declared
-    return result | {"schedules": {row.name: definition(row) for row in rows}}
+    return result | {name: declared[name] for name in SECTIONS if name in declared}
+
+
+def named_by(
+    rows: Collection[Schedule], sections: Mapping[str, dict[str, Plain]]
+) -> dict[str, dict[str, Plain]]:
+    """Returns, of the sections, what the schedules name, and the lanes of their templates."""
+    policies = [row.job_policy for row in rows]
+    templates = _only(sections["templates"], (policy.get("template") for policy in policies))
+    policies += [template.get("job_policy", {}) for template in templates.values()]
+    return {
+        "calendars": _only(sections["calendars"], (row.calendar for row in rows)),
+        "lanes": _only(sections["lanes"], (policy.get("lane") for policy in policies)),
+        "templates": templates,
+    }
+
+
+def _only(section: dict[str, Plain], names: Iterable[str | None]) -> dict[str, Plain]:
+    wanted = {*names}
+    return {name: definition for name, definition in section.items() if name in wanted}
 
 
 def definition(row: Schedule) -> dict[str, Any]:

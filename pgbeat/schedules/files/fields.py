@@ -38,6 +38,18 @@ class FileField:
         return None if value is None else self.kind.plain(value)
 
 
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """A change of a field. Values are as a file writes them."""
+
+    field: str
+    old: Any
+    new: Any
+    #: Whether somebody edited the row since the last sync, which wrote `was`.
+    by_hand: bool = False
+    was: Any = None
+
+
 _TIMES = 2**31 - 1
 #: Name, kind and meaning of each field, and its default where it has one.
 _TABLE: tuple[tuple[Any, ...], ...] = (

@@ -291,6 +291,21 @@ class Names(Kind):
 
 
 @dataclass(frozen=True, slots=True)
+class ListOf(Kind):
+    """A list of texts that is not empty."""
+
+    item: Text
+
+    def _read(self, value: Any) -> list[str]:
+        if not isinstance(value, list) or not value:
+            raise ValueError(f"is {shown(value)}; it must be a list, as [{self.item.example}]")
+        return [self.item.read(item) for item in value]
+
+    def _schema(self) -> dict[str, Any]:
+        return {"type": "array", "items": self.item.schema(), "minItems": 1}
+
+
+@dataclass(frozen=True, slots=True)
 class Labels(Kind):
     """Labels: a mapping of names to texts."""
 

@@ -2,34 +2,23 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import ARRAY, Connection, Row, Text, bindparam, func, or_, select
 
 from pgbeat.database.named_rows import not_found
-from pgbeat.database.tables import lanes, schedules, templates
+from pgbeat.database.tables import calendars, lanes, schedules, templates
 from pgbeat.schedules import upstreams
-from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.files.definitions import Definition, circles, circular, has_template
 from pgbeat.schedules.files.documents import Mistake
-from pgbeat.schedules.files.fields import FIELDS, SWITCHES, plain, same
+from pgbeat.schedules.files.fields import FIELDS, SWITCHES, FieldChange, plain, same
 from pgbeat.schedules.files.job_policies import canonical
+from pgbeat.schedules.files.nouns.comparing import SectionPlan, compare
 from pgbeat.schedules.files.reading import File
 
 #: The reason of schedules that a file disables.
 BY_FILE = "disabled by its file"
-
-
-@dataclass(frozen=True, slots=True)
-class FieldChange:
-    """A change of a field. Values are as a file writes them."""
-
-    field: str
-    old: Any
-    new: Any
-    #: Whether somebody edited the row since the last sync, which wrote `was`.
-    by_hand: bool = False
-    was: Any = None
 
 
 @dataclass
@@ -47,9 +36,9 @@ class Plan:
     taken: dict[str, str] = field(default_factory=dict)
     #: Those from a file that are not in this one, and are left alone.
     kept: list[str] = field(default_factory=list)
-    calendars_added: list[str] = field(default_factory=list)
-    calendars_changed: list[str] = field(default_factory=list)
     unchanged: int = 0
+    #: Those of the other sections of the file, in its order.
+    sections: dict[str, SectionPlan] = field(default_factory=dict)
     #: The rows that were found.
     rows: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     #: The schedules that each of the namespace comes after; empty if none of the file's does.
@@ -66,14 +55,25 @@ class Plan:
             or self.changed
             or self.removed
             or self.adopted
-            or self.calendars_added
-            or self.calendars_changed
+            or any(self.sections.values())
         )
 
     @property
+    def touched(self) -> tuple[str, ...]:
+        """Returns the names of the schedules that are written."""
+        return (*self.added, *self.changed, *self.adopted, *self.removed, *self.noted)
+
+    @property
+    def is_noted(self) -> bool:
+        """Returns whether something stays as it is, but not what the file says of it."""
+        return bool(self.noted or any(plan.noted for plan in self.sections.values()))
+
+    @property
     def drifted(self) -> list[str]:
-        """Returns the schedules that were edited by hand, which the file resets."""
-        return [n for n, changes in self.changed.items() if any(c.by_hand for c in changes)]
+        """Returns what was edited by hand, and the file resets."""
+        everything = [self.changed, *(plan.changed for plan in self.sections.values())]
+        named = chain.from_iterable(changed.items() for changed in everything)
+        return [name for name, changes in named if any(c.by_hand for c in changes)]
 
 
 _COLUMNS = [schedules.c[name] for name in FIELDS if name != "paused"]
@@ -104,9 +104,26 @@ def make(
     that were made elsewhere. The plan's mistakes are unknown calendars, lanes, templates and
     schedules to come after.
     """
-    wanted = file.definitions
-    rows = connection.execute(_FOUND, {"namespace": namespace, "names": list(wanted)})
-    plan = Plan(namespace, rows={row.name: row for row in rows})
+    plan = Plan(namespace)
+    for name, section in file.sections.items():
+        plan.sections[name] = compare(connection, section, namespace, prune=prune, adopt=adopt)
+    if file.has_schedules:
+        _plan_schedules(connection, file.definitions, plan, prune=prune, adopt=adopt)
+    plan.mistakes = [m for section in plan.sections.values() for m in section.mistakes]
+    plan.mistakes += _wrong_names(connection, file, plan)
+    return plan
+
+
+def _plan_schedules(
+    connection: Connection,
+    wanted: Mapping[str, Definition],
+    plan: Plan,
+    *,
+    prune: bool,
+    adopt: bool,
+) -> None:
+    rows = connection.execute(_FOUND, {"namespace": plan.namespace, "names": list(wanted)})
+    plan.rows = {row.name: row for row in rows}
     for name, row in plan.rows.items():
         if name not in wanted:
             (plan.removed if prune else plan.kept).append(name)
@@ -123,9 +140,6 @@ def make(
                 if not same(row.file_definition, plain(wanted[name].values)):
                     plan.noted.append(name)
     plan.added.update((n, plain(d.values)) for n, d in wanted.items() if n not in plan.rows)
-    _plan_calendars(connection, file, plan)
-    plan.mistakes = _wrong_names(connection, file, plan)
-    return plan
 
 
 def _changes(row: Row[Any], definition: Definition) -> Iterator[FieldChange]:
@@ -165,16 +179,7 @@ def _switches(row: Row[Any], name: str, want: bool, base: Mapping[str, Any] | No
     return was_off and (name == "paused" or row.disabled_reason == BY_FILE)
 
 
-# -- calendars and names ---------------------------------------------------------------------------
-
-
-def _plan_calendars(connection: Connection, file: File, plan: Plan) -> None:
-    there = calendars.load(connection, file.calendars, namespace=plan.namespace)
-    for name, definition in file.calendars.items():
-        if name not in there:
-            plan.calendars_added.append(name)
-        elif not same(there[name].definition, definition):
-            plan.calendars_changed.append(name)
+# -- names -----------------------------------------------------------------------------------------
 
 
 _AFTER = select(schedules.c.name, schedules.c.after).where(
@@ -187,8 +192,7 @@ def _wrong_names(connection: Connection, file: File, plan: Plan) -> list[Mistake
     mistakes: list[Mistake] = []
     applied = {n: d for n, d in file.definitions.items() if n not in plan.taken}
     if any(d.values["calendar"] is not None for d in applied.values()):
-        there = [row.name for row in calendars.listing(connection, namespace=plan.namespace)]
-        mistakes.extend(_missing("calendar", applied, {*file.calendars, *file.unfit, *there}))
+        mistakes.extend(_missing("calendar", applied, _names(connection, plan, "calendar")))
     if any(d.values["after"] is not None for d in applied.values()):
         removed = set(plan.removed)
         rows = connection.execute(_AFTER, {"namespace": plan.namespace})
@@ -197,20 +201,30 @@ def _wrong_names(connection: Connection, file: File, plan: Plan) -> list[Mistake
         mistakes.extend(_missing("after", applied, {*plan.after, *file.unfit}))
         closed = [circle for circle in circles(plan.after) if applied.keys() & {*circle}]
         mistakes.extend(circular(applied, circle) for circle in closed)
-    for key, table in _OF_JOBS.items():
-        named = {n: d for n, d in applied.items() if d.values["job_policy"].get(key) is not None}
-        if named:
-            query = select(table.c.name).where(table.c.namespace == plan.namespace)
-            there = list(connection.scalars(query))
-            for definition in named.values():
-                name = definition.values["job_policy"][key]
-                if name not in there:
-                    message = f"job_policy: {key}: {not_found(key, name, there)}"
-                    mistakes.append(definition.mistake("job_policy", message))
+    made = plan.sections["templates"].applied if "templates" in plan.sections else {}
+    for key in ("lane", "template"):
+        both = (*applied.values(), *made.values())
+        named = [d for d in both if d.values["job_policy"].get(key) is not None]
+        there = _names(connection, plan, key) if named else ()
+        for definition in named:
+            name = definition.values["job_policy"][key]
+            if name not in there:
+                message = f"job_policy: {key}: {not_found(key, name, there)}"
+                mistakes.append(definition.mistake("job_policy", message))
     return mistakes
 
 
-_OF_JOBS = {"lane": lanes, "template": templates}
+_TABLES = {"calendar": calendars, "lane": lanes, "template": templates}
+
+
+def _names(connection: Connection, plan: Plan, noun: str) -> Collection[str]:
+    """Returns the names of things that will exist."""
+    section = plan.sections.get(f"{noun}s")
+    if section is not None:
+        return section.names
+    table = _TABLES[noun]
+    query = select(table.c.name).where(table.c.namespace == plan.namespace)
+    return list(connection.scalars(query))
 
 
 def _missing(

@@ -4,13 +4,13 @@ import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
-from pgbeat.errors import ConfigError, InvalidCalendar, InvalidInput, InvalidSchedule, Problem
+from pgbeat.errors import ConfigError, InvalidInput, InvalidSchedule, Problem
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.names import name_problem
 from pgbeat.schedules import upstreams
-from pgbeat.schedules.calendars.definitions import parse as parse_calendar
 from pgbeat.schedules.files import json_documents
 from pgbeat.schedules.files.definitions import (
     Definition,
@@ -23,10 +23,20 @@ from pgbeat.schedules.files.definitions import (
     too_many,
     unknown,
 )
-from pgbeat.schedules.files.documents import DocumentNode, MappingItem, Mistake, Notes, Unreadable
-from pgbeat.schedules.files.fields import FIELDS
+from pgbeat.schedules.files.documents import (
+    SECTIONS,
+    TOP,
+    DocumentNode,
+    MappingItem,
+    Mistake,
+    Notes,
+    Unreadable,
+)
+from pgbeat.schedules.files.fields import FIELDS, FileField
 from pgbeat.schedules.files.function_entries import WORDS, FunctionEntry, rest
 from pgbeat.schedules.files.kinds import shown
+from pgbeat.schedules.files.nouns import nouns as all_nouns
+from pgbeat.schedules.files.nouns.noun import Noun, Section
 from pgbeat.schedules.model import TIMETABLES
 from pgbeat.suggest import did_you_mean
 
@@ -56,7 +66,10 @@ class File:
     #: `None` for that of the app.
     namespace: str | None
     definitions: dict[str, Definition]
-    calendars: dict[str, dict[str, Any]]
+    #: What it declares beside schedules, by the key at its top; only what it has a section for.
+    sections: dict[str, Section] = dataclasses.field(default_factory=dict)
+    #: Whether it declares schedules; else those that there are stay.
+    has_schedules: bool = True
     mistakes: list[Mistake] = dataclasses.field(default_factory=list)
     #: The names with mistakes.
     unfit: Collection[str] = ()
@@ -73,20 +86,24 @@ def read(
     *,
     is_json: bool = False,
     functions: Mapping[str, str] | None = None,
+    nouns: Collection[Noun] | None = None,
     check: Check = lambda definition: (),
 ) -> File:
     """Returns the file of a text, with its mistakes. `label` names it in messages.
 
-    `functions` are the tasks by the names that `schedulers:` may use; `check` finds mistakes that
-    only the caller knows. Raises `InvalidFile` for a text that is not YAML or JSON.
+    `functions` are the tasks by the names that `schedulers:` may use; `nouns` know the sections
+    beside schedules; `check` finds mistakes that only the caller knows. Raises `InvalidFile` for a
+    text that is not YAML or JSON.
     """
     notes = Notes()
     tree = _tree(_parser(is_json), text, label, notes)
-    file = _Reader(notes, functions or {}).file(tree, label)
-    for definition in file.definitions.values():
+    file = _Reader(notes, functions or {}, nouns or all_nouns()).file(tree, label)
+    others = (section.definitions for section in file.sections.values())
+    for definition in chain(file.definitions.values(), *map(dict.values, others)):
         for field, sentence in check(definition):
             # An unreadable value was noted already; its stand-in says nothing.
-            if field not in notes.unfit[definition.name] | notes.unfit["defaults"]:
+            unfit = notes.unfit[definition.label]
+            if field not in (unfit if definition.noun else unfit | notes.unfit["defaults"]):
                 notes.mistakes.append(definition.mistake(field, sentence))
     unfit = {name for name, fields in notes.unfit.items() if fields}
     return dataclasses.replace(file, mistakes=notes.mistakes, unfit=unfit)
@@ -126,21 +143,19 @@ def _yaml() -> Any:
     return yaml_documents
 
 
-#: The keys at the top of a file.
-TOP = ("version", "namespace", "defaults", "calendars", "schedules", "schedulers")
 NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
 _FORMS = {
     "schedules": "a mapping of names to definitions, or a list of definitions ({} for none)",
     "schedulers": "a list of definitions ([] for none)",
-    "calendars": "a mapping of names to definitions ({} for none)",
 }
+_MAPPING = "a mapping of names to definitions ({} for none)"
 
 
 class _Reader:
     """Reads the definitions of a tree, and notes mistakes."""
 
-    def __init__(self, notes: Notes, functions: Mapping[str, str]) -> None:
-        self._notes, self._functions = notes, functions
+    def __init__(self, notes: Notes, functions: Mapping[str, str], nouns: Collection[Noun]) -> None:
+        self._notes, self._functions, self._nouns = notes, functions, nouns
         self._defaults: dict[str, Any] = {}
         self._default_places: dict[str, Place] = {}
         self._definitions: dict[str, Definition] = {}
@@ -150,13 +165,13 @@ class _Reader:
         if not isinstance(tree.value, dict):
             what = "it is empty" if tree.value is None else "it is no mapping"
             self._notes.at(tree, f"{what}; write `schedules:`, and beneath it names of schedules")
-            return File(label, None, {}, {})
+            return File(label, None, {})
         top = {name: entry.node for name, entry in tree.value.items()}
         for name, entry in tree.value.items():
             if name not in TOP and not name.startswith(("x-", "$")):
                 hint = did_you_mean(name, TOP) or f"there are {', '.join(TOP)}"
                 self._notes.at(entry.key, f"a file has no {name!r} at its top; {hint}")
-        if not {"schedules", "schedulers"} & set(top):
+        if not {*SECTIONS} & set(top):
             self._notes.at(tree, "it has no schedules; write `schedules: {}` for none")
         version = top.get("version", DocumentNode(1, 1, 1))
         if version.value != 1 or version.value is True:
@@ -170,7 +185,14 @@ class _Reader:
         after = {name: upstreams(item.values["after"]) for name, item in self._definitions.items()}
         for circle in circles(after):
             self._notes.mistakes.append(circular(self._definitions, circle))
-        return File(label, self._namespace(top), self._definitions, self._calendars(top))
+        sections = {noun.section: self._section(top, noun) for noun in self._nouns}
+        return File(
+            label,
+            self._namespace(top),
+            self._definitions,
+            {name: section for name, section in sections.items() if name in top},
+            bool({"schedules", "schedulers"} & set(top)),
+        )
 
     def _namespace(self, top: dict[str, DocumentNode]) -> str | None:
         node = top.get("namespace", DocumentNode(None, 1, 1))
@@ -184,17 +206,24 @@ class _Reader:
             )
         return None
 
-    def _calendars(self, top: dict[str, DocumentNode]) -> dict[str, dict[str, Any]]:
-        calendars = {}
-        for name, node, key in self._named(top, "calendars"):
-            calendars[name] = node.plain()
+    def _section(self, top: dict[str, DocumentNode], noun: Noun) -> Section:
+        section = Section(noun)
+        for name, node, key in self._named(top, noun.section):
+            label = f"{noun.name} {name!r}"
+            given, places = self._fields(label, node, fields=noun.fields)
+            values: dict[str, Any] = {}
             try:
-                parse_calendar(name, calendars[name])
-            except InvalidCalendar as error:
+                # A mistake in one field may make others look wrong.
+                values = {} if self._notes.unfit[label] else noun.check(name, given)
+            except InvalidInput as error:
                 for problem in error.problems:
-                    at = _within(node, key, problem)
-                    self._notes.at(at, problem.message, f"calendar {name!r}")
-        return calendars
+                    self._notes.at(_within(node, key, problem), problem.message, label)
+            if self._notes.unfit[label]:
+                section.unfit.add(name)
+            else:
+                place = (key.line, key.column)
+                section.definitions[name] = Definition(name, values, place, places, noun=noun.name)
+        return section
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -210,10 +239,11 @@ class _Reader:
             return
         if isinstance(node.value, dict) and section != "schedulers":
             items = [(name, entry.node, entry.key) for name, entry in node.value.items()]
-        elif isinstance(node.value, list) and section != "calendars":
+        elif isinstance(node.value, list) and section in _FORMS:
             items = list(self._items(node.value))
         else:
-            self._notes.at(node, f"{section} is {shown(node.plain())}; it is {_FORMS[section]}")
+            form = _FORMS.get(section, _MAPPING)
+            self._notes.at(node, f"{section} is {shown(node.plain())}; it is {form}")
             return
         for name, definition, key in items:
             problem = name_problem(name)
@@ -222,7 +252,7 @@ class _Reader:
             elif not isinstance(definition.value, dict):
                 what = shown(definition.plain())
                 self._notes.at(definition, f"it is {what}, which is no mapping", name)
-            elif section != "calendars" and name in self._definitions:
+            elif section in _FORMS and name in self._definitions:
                 line = self._definitions[name].place[0]
                 self._notes.at(key, f"the name {name!r} is there twice, first in line {line}")
             else:
@@ -254,27 +284,36 @@ class _Reader:
             self._notes.mistakes.append(Mistake(*place, f"defaults: {too_many(chosen)}"))
 
     def _fields(
-        self, name: str, node: DocumentNode, *, is_item: bool = False
+        self,
+        name: str,
+        node: DocumentNode,
+        *,
+        is_item: bool = False,
+        fields: Mapping[str, FileField] | None = FIELDS,
     ) -> tuple[dict[str, Any], dict[str, Place]]:
         """Returns the values of a mapping, as a row has them, and their places."""
         values: dict[str, Any] = {}
         places: dict[str, Place] = {}
+        if fields is None:
+            return node.plain(), places
         for key, entry in node.value.items():
-            if key in FIELDS:
+            if key in fields:
                 places[key] = (entry.node.line, entry.node.column)
-                self._read_field(name, key, entry, values)
+                self._read_field(name, fields[key], entry, values)
             elif not (is_item and key == "name"):
-                self._notes.at(entry.key, unknown(key), name)
+                self._notes.at(entry.key, unknown(key, fields), name)
         return values, places
 
-    def _read_field(self, name: str, key: str, entry: MappingItem, values: dict[str, Any]) -> None:
-        plain = entry.node.plain()
+    def _read_field(
+        self, name: str, field: FileField, entry: MappingItem, values: dict[str, Any]
+    ) -> None:
+        plain, key = entry.node.plain(), field.name
         # An explicit null overrides the file's defaults.
-        values[key] = FIELDS[key].default
+        values[key] = field.default
         if plain is None:
             return
         try:
-            values[key] = FIELDS[key].kind.read(plain)
+            values[key] = field.kind.read(plain)
         except InvalidInput as error:
             for problem in error.problems:
                 at = _part(entry.node, problem.field)
@@ -283,10 +322,10 @@ class _Reader:
         except ValueError as error:
             self._notes.at(entry.node, f"{key} {error}", name, key)
             return
-        message = misfit(key, values[key])
+        message = misfit(key, values[key]) if field is FIELDS.get(key) else None
         if message:
             self._notes.at(entry.node, message, name, key)
-            values[key] = FIELDS[key].default
+            values[key] = field.default
 
     def _read_function(self, name: str, node: DocumentNode, key: DocumentNode) -> None:
         """Reads an entry of `schedulers:`."""

@@ -31,13 +31,16 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import DBAPIError
 
+from pgbeat.access import audit
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.database.tables import schedules
 from pgbeat.errors import Busy
-from pgbeat.schedules.calendars import model as calendars
+from pgbeat.schedules import model as schedules_model
 from pgbeat.schedules.files.definitions import Definition
 from pgbeat.schedules.files.documents import Mistake
 from pgbeat.schedules.files.fields import FIELDS, SWITCHES, plain
+from pgbeat.schedules.files.nouns import writing
 from pgbeat.schedules.files.plans import BY_FILE, Plan
 from pgbeat.schedules.files.reading import File, InvalidFile
 from pgbeat.schedules.writes import refusal
@@ -59,20 +62,25 @@ def lock(connection: Connection, plan: Plan) -> None:
     connection.execute(_ALONE, {"namespace": plan.namespace})
     names = {*plan.changed, *plan.removed, *plan.adopted, *plan.noted}
     connection.execute(_LOCK, {"ids": [row.id for n, row in plan.rows.items() if n in names]})
+    for section in plan.sections.values():
+        writing.lock(connection, plan.namespace, section)
 
 
-def apply(connection: Connection, file: File, plan: Plan) -> None:
+def apply(unit: UnitOfWork, file: File, plan: Plan) -> None:
     """Executes a plan that was made after `lock`. Leaves alone what is not a field of the file.
 
-    Raises `InvalidFile` if the database refuses a row, and `Busy` if a name was taken just now.
+    Schedules come after what they may name, and what nothing names any more is removed last. Raises
+    `InvalidFile` for rows that are refused, `InvalidInput` if something can't be removed, and
+    `Busy` if a name was taken just now.
     """
+    connection = unit.connection
+    old = schedules_model.named(connection, plan.touched, namespace=plan.namespace)
     try:
         if plan.removed:
             connection.execute(_DELETE, {"ids": [plan.rows[name].id for name in plan.removed]})
-        for name in plan.calendars_added:
-            calendars.add(connection, name, file.calendars[name], namespace=plan.namespace)
-        for name in plan.calendars_changed:
-            calendars.edit(connection, name, file.calendars[name], namespace=plan.namespace)
+        mistakes = [m for section in plan.sections.values() for m in writing.write(unit, section)]
+        if mistakes:
+            raise InvalidFile(file.label, mistakes)
         for names in _in_order(plan):
             _change(connection, file, plan, [name for name in names if name in plan.rows])
             _add(connection, file, plan, [name for name in names if name in plan.added])
@@ -81,6 +89,10 @@ def apply(connection: Connection, file: File, plan: Plan) -> None:
         if not connections.is_refused(error):
             raise
         raise _refusal(error, file) from None
+    new = schedules_model.named(connection, plan.touched, namespace=plan.namespace)
+    unit.record_all(audit.compared(old, new))
+    for section in reversed(plan.sections.values()):
+        writing.remove(unit, section)
 
 
 def _in_order(plan: Plan) -> Iterator[list[str]]:

@@ -1,12 +1,14 @@
-"""The JSON Schema of files that declare schedules, for editors."""
+"""The JSON Schema of files that declare a set-up, for editors."""
 
 import json
 from typing import Any
 
+from pgbeat.schedules.files.documents import SECTIONS, TOP
 from pgbeat.schedules.files.fields import FIELDS, FileField
 from pgbeat.schedules.files.function_entries import KEYS
 from pgbeat.schedules.files.kinds import Text, nullable
-from pgbeat.schedules.files.reading import NAMESPACE, TOP
+from pgbeat.schedules.files.nouns import nouns
+from pgbeat.schedules.files.reading import NAMESPACE
 
 #: The dialect that most editors know.
 _DIALECT = "http://json-schema.org/draft-07/schema#"
@@ -31,10 +33,15 @@ def _schema() -> dict[str, Any]:
         "title": "Schedules of pgbeat",
         **_object({"$schema": {"type": "string"}} | {key: top[key] for key in TOP}),
         "patternProperties": {"^x-": {}},
-        "anyOf": [{"required": ["schedules"]}, {"required": ["schedulers"]}],
+        "anyOf": [{"required": [section]} for section in SECTIONS],
         "definitions": {
             "schedule": _object({name: {"$ref": f"#/definitions/{name}"} for name in FIELDS}),
             "exclusions": _CALENDAR,
+            **{
+                noun.name: _object({key: _field(field) for key, field in noun.fields.items()})
+                for noun in nouns()
+                if noun.fields
+            },
             **{name: _field(field) for name, field in FIELDS.items()},
         },
     }
@@ -56,6 +63,18 @@ def _top(fields: dict[str, Any]) -> dict[str, Any]:
         "calendars": {
             "description": "Times that the schedules that name a calendar leave out.",
             **_mapping({"$ref": "#/definitions/exclusions"}),
+        },
+        "lanes": {
+            "description": "Limits on what runs at once.",
+            **_mapping({"$ref": "#/definitions/lane"}),
+        },
+        "templates": {
+            "description": "Tasks with arguments and a job policy.",
+            **_mapping({"$ref": "#/definitions/template"}),
+        },
+        "webhooks": {
+            "description": "URLs to which events are sent.",
+            **_mapping({"$ref": "#/definitions/webhook"}),
         },
         "schedules": {
             "description": "Schedules: a mapping of names to definitions, or a list with names.",

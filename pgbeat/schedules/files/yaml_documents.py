@@ -20,7 +20,15 @@ from yaml.reader import Reader, ReaderError
 from yaml.resolver import BaseResolver
 from yaml.scanner import Scanner
 
-from pgbeat.schedules.files.documents import MOST, DocumentNode, Mistake, Notes, Unreadable, mapping
+from pgbeat.schedules.files.documents import (
+    MOST,
+    SECTIONS,
+    DocumentNode,
+    Mistake,
+    Notes,
+    Unreadable,
+    mapping,
+)
 
 _TAG = "tag:yaml.org,2002:"
 _DEEPEST = 100
@@ -252,14 +260,14 @@ for _name, _pattern, _first in CORE:
 
 
 def write(document: dict[str, Any]) -> str:
-    """Returns the document as YAML, with a blank line before each schedule and calendar."""
+    """Returns the document as YAML, with a blank line before each definition."""
     written = yaml.dump(
         document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**31 - 1
     )
     parts = re.split(r"(?m)^(?=\S)", written)
     return "\n".join(
         re.sub(r"(?m)(?<=.\n)^  (?=[^\s:])", "\n  ", part).replace(":\n\n", ":\n", 1)
-        if part.startswith(("schedules:", "calendars:"))
+        if part.startswith(tuple(f"{section}:" for section in SECTIONS))
         else part
         for part in parts
         if part

@@ -14,6 +14,7 @@ from pgbeat.schedules import model as schedules
 from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.files import exports, plans, read, rows, yaml_documents
 from pgbeat.schedules.files.fields import FIELDS
+from pgbeat.schedules.files.nouns import nouns
 from pgbeat.schedules.model import Schedule
 from tests.support.command_line import Sql
 from tests.support.rows import unit_on
@@ -123,18 +124,23 @@ def test_what_is_exported_makes_just_the_same_rows(
     with connections.transaction(connection):
         writes.add(connection, "then", source="cli", task="t", after="s1", after_outcome="failed")
     before = schedules.listing(connection)
-    document = exports.document(before, calendars.listing(connection))
+    document = exports.document(before, declared(connection))
     text = exports.as_json(document) if form == "json" else yaml_documents.write(document)
     file = read(text, "schedules", is_json=form == "json")
     assert not plans.make(connection, file, "default", adopt=True).changed
     sql("TRUNCATE pgbeat.schedules, pgbeat.calendars")
     with connections.transaction(connection):
-        rows.apply(connection, file, plans.make(connection, file, "default"))
+        rows.apply(unit_on(connection), file, plans.make(connection, file, "default"))
     after = schedules.listing(connection)
     assert [kept(row) for row in after] == [kept(row) for row in before]
-    again = exports.document(after, calendars.listing(connection))
+    again = exports.document(after, declared(connection))
     assert again == document
     assert not plans.make(connection, file, "default")
+
+
+def declared(connection: Connection, namespace: str = "default") -> dict[str, Any]:
+    """What a file declares beside schedules."""
+    return {noun.section: noun.export(connection, namespace) for noun in nouns({})}
 
 
 def kept(row: Schedule) -> dict[str, Any]:
@@ -178,11 +184,11 @@ schedules:
     enabled: false
 """
     file = read(text, "schedules.yaml")
-    rows.apply(connection, file, plans.make(connection, file, "shop"))
+    unit = unit_on(connection)
+    unit.namespace = "shop"
+    rows.apply(unit, file, plans.make(connection, file, "shop"))
     document = exports.document(
-        schedules.listing(connection, namespace="shop"),
-        calendars.listing(connection, namespace="shop"),
-        "shop",
+        schedules.listing(connection, namespace="shop"), declared(connection, "shop"), "shop"
     )
     assert yaml_documents.write(document) == text
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.files import File, InvalidFile, exports, plans, read, rows
-from pgbeat.schedules.files.fields import FIELDS, plain
+from pgbeat.schedules.files.fields import FIELDS, FieldChange, plain
 from tests.support.command_line import Sql
 from tests.support.rows import make_lane, make_schedule, make_template, unit_on
 from tests.unit.schedules.test_files import EVERYTHING
@@ -37,8 +38,14 @@ def synced(connection: Connection, text: str, **ways: bool) -> plans.Plan:
         file.require_valid(plan.mistakes)
         rows.lock(connection, plan)
         assert plans.make(connection, file, file.namespace or "default", **ways) == plan
-        rows.apply(connection, file, plan)
+        rows.apply(unit_of(connection, plan), file, plan)
     return plan
+
+
+def unit_of(connection: Connection, plan: plans.Plan) -> UnitOfWork:
+    unit = unit_on(connection)
+    unit.namespace = plan.namespace
+    return unit
 
 
 def everything(
@@ -174,7 +181,7 @@ def test_drift_and_a_change_of_the_file_at_once(connection: Connection) -> None:
     synced(connection, ONE)
     edit(connection, owner="me")
     plan = planned(connection, ONE.replace("ops", "you"))
-    assert plan.changed["s"] == [plans.FieldChange("owner", "me", "you", True, "ops")]
+    assert plan.changed["s"] == [FieldChange("owner", "me", "you", True, "ops")]
 
 
 def test_an_edit_that_the_file_follows_is_no_drift(connection: Connection, sql: Sql) -> None:
@@ -361,7 +368,7 @@ schedules:
     rows = {row.name: row for row in schedules.listing(connection)}
     assert (rows["s"].after, rows["s"].after_match, rows["a"].after) == ("b\na", "any", "b")
     assert rows["b"].fresh_within == timedelta(days=2)
-    document = exports.document(schedules.listing(connection), [])
+    document = exports.document(schedules.listing(connection))
     assert document["schedules"]["s"]["after"] == ["b", "a"]
     turned = text.replace("every: 5", "after: [a, s]").replace("after: [b]", "every: 5")
     assert synced(connection, turned.replace("[b, a, b]", "a")).changed.keys() == {"s", "a", "b"}
@@ -395,12 +402,15 @@ schedules: {s: {task: t, every: 5, calendar: office}, u: {task: t, every: 5, cal
 """
     assert refused(connection, text) == ["2:88: u: calendar"]
     text = text.replace("ofice", "office")
-    assert synced(connection, text).calendars_added == ["office"]
+    assert list(synced(connection, text).sections["calendars"].added) == ["office"]
     assert sql("SELECT name, definition FROM pgbeat.calendars") == [
         ("office", {"weekdays": ["sat", "sun"]})
     ]
     assert not synced(connection, text)
-    assert synced(connection, text.replace("sat, ", "")).calendars_changed == ["office"]
+    plan = synced(connection, text.replace("sat, ", ""), prune=True)
+    assert plan.sections["calendars"].changed == {
+        "office": [FieldChange("weekdays", ["sat", "sun"], ["sun"], was=["sat", "sun"])]
+    }
     assert not synced(connection, "schedules: {s: {task: t, every: 5, calendar: office}}")
 
 
@@ -443,7 +453,8 @@ def test_a_thousand_schedules_are_a_few_statements(connection: Connection) -> No
 
     plan = synced(connection, text("b", range(500, 1500)), prune=True)
     assert [len(n) for n in (plan.added, plan.changed, plan.removed)] == [500] * 3
-    assert len(sent) == 9  # BEGIN, plan, two locks, plan, three writes, COMMIT
+    # BEGIN, plan, two locks, plan, three writes between two reads for the audit, COMMIT
+    assert len(sent) == 11
     assert {row.name for row in schedules.listing(connection)} == {
         f"s{n}" for n in range(500, 1500)
     }

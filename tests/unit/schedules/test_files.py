@@ -852,6 +852,8 @@ def is_valid() -> Callable[[str], bool]:
         "x-any: {a: 1}\nschedules:\n- {name: a b, task: t, every: 5, queue: null}\n",
         "$schema: x\ndefaults: {every: 5 min}\ncalendars: {c: {weekdays: [sat], only: {windows: "
         "[{from: '09:00', to: '17:00'}]}}}\nschedules: {s: {task: t, solar: sunset 1 2}}",
+        "lanes: {a: {max_running: null}, b: {rate: 1/s}}\ntemplates: {t: {task: t}}\n"
+        "webhooks: {w: {url: 'https://a.b', events: [all]}}",
         "schedules: {s: {every: 5, job_policy: {template: x, lane: null, retry_base: 1 min, "
         "retry_cap: null, tags: [a], resources: {gpu: 0.5}, unique: true}}, "
         "u: {task: t, every: 5, job_policy: }}",
@@ -886,6 +888,9 @@ def test_what_is_a_file_is_valid_by_the_schema(is_valid: Callable[[str], bool], 
         "schedulers: [{name: s, interval_minutes: 5}]",
         "schedules: {}\nfoo: 1",
         "schedules: {}\ncalendars: {c: {week: 1}}",
+        "lanes: {gpu: {max_running: -1}}",
+        "templates: {t: {task: t, lane: gpu}}",
+        "webhooks: {w: {url: 'https://a.b', events: []}}",
         "schedules: {s: {task: t, every: 5, job_policy: {lan: x}}}",
         "schedules: {s: {task: t, every: 5, job_policy: {priority: 256}}}",
         "schedules: {s: {task: t, every: 5, job_policy: {tags: a}}}",
