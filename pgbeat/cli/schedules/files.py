@@ -53,9 +53,11 @@ def sync_command(
 ) -> None:
     """Make the schedules match a file: YAML, or JSON by its name (- is standard input).
 
-    So too the calendars, lanes, templates and webhooks, if the file declares them. Shows a plan
-    and applies it in one transaction. --plan exits with 3 if there is something to do. With the
-    app (-A), tasks, launchers and arguments are checked against what it has registered.
+    So too the calendars, lanes, templates and webhooks, if the file declares them.
+
+    Shows a plan and applies it in one transaction. --plan exits with 3 if there is something to
+    do. With the app (-A), tasks, launchers and arguments are checked against what it has
+    registered.
 
     Its JSON has `file`, `namespace`, `applied`, `changes`, and of schedules `add`, `change` (`old`,
     `new`, `drift`, `last_sync` by field), `remove`, `adopt`, `kept`, `taken` and `unchanged`; the
@@ -231,8 +233,8 @@ def _conclude(plan: Plan, is_plan: bool) -> None:
     unchanged = sum(part.unchanged for part in parts)
     if not plan:
         numbers = {noun or "schedule": part.unchanged for noun, part in _parts(plan)}
-        shown = [counted(n, noun) for noun, n in numbers.items() if n or noun == "schedule"]
-        total = ", ".join(shown)
+        shown = [counted(number, noun) for noun, number in numbers.items() if number]
+        total = ", ".join(shown) or counted(0, "schedule")
         verb = "is" if unchanged == 1 else "are"
         click.echo(f"Nothing to do: {total} {verb} as the file says.")
         return
@@ -271,7 +273,8 @@ def _remark(target: Target, file: File, plan: Plan) -> None:
     namespace = target.namespace
     if target.has_app and file.namespace not in (None, namespace):
         printing.note(f"the app's schedules are in namespace {namespace!r}, the file's are not.")
-    if file.definitions and not target.has_app:
+    templates = plan.sections.get("templates")
+    if (file.definitions or (templates and templates.section.definitions)) and not target.has_app:
         printing.note("tasks and launchers are not checked; with -A APP they would be.")
 
 
@@ -316,9 +319,10 @@ def _json_of(plan: Plan | SectionPlan) -> dict[str, Any]:
 @option("--format", click.Choice(["yaml", "json"]), "The format.", "form", default="yaml")
 @pass_target
 def export_command(target: Target, names: tuple[str, ...], form: str) -> None:
-    """Write the set-up as a file: all but the schedules of the app's code.
+    """Write schedules as a file: all except those of the app's code, or those named.
 
-    With names, only these schedules, with the calendars, lanes and templates that they name.
+    And all calendars, lanes, templates and webhooks, or what the named schedules name. Secrets are
+    left out.
     """
     namespace = target.namespace
     with target.transaction() as connection:

@@ -55,7 +55,7 @@ def test_all_of_it_is_one_transaction_in_the_audit(database: str, write: Write, 
     done = run(database, "sync", write(TEXT))
     assert done.stdout.endswith("\n5 added; 0 unchanged.\n")
     assert done.stderr == (
-        "Note: webhook 'pager' has a random secret; `pgbeat webhooks update pager --new-secret` "
+        "Note: webhook 'pager' gets a random secret; `pgbeat webhooks update pager --new-secret` "
         "makes one that it shows.\n" + NOT_CHECKED
     )
     assert sql("SELECT verb, kind, subject FROM pgbeat.audit ORDER BY id") == [

@@ -1,6 +1,7 @@
 """Lanes, templates and webhooks of files: plans, rows, whose they are, and exports."""
 
 import string
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.errors import InvalidJob
+from pgbeat.errors import Busy, InvalidJob
 from pgbeat.jobs.verbs import lane_control, template_control
 from pgbeat.names import name_problem
 from pgbeat.schedules import model as schedules
@@ -19,7 +20,14 @@ from pgbeat.webhooks import control as webhook_control
 from pgbeat.webhooks.formats import FORMATS
 from pgbeat.webhooks.model import EVENTS
 from tests.support.command_line import Sql
-from tests.support.rows import make_job, make_lane, make_template, make_webhook, unit_on
+from tests.support.rows import (
+    make_calendar,
+    make_job,
+    make_lane,
+    make_template,
+    make_webhook,
+    unit_on,
+)
 
 ENVIRON = {
     "ROOM_URL": "https://hooks.slack.com/1",
@@ -209,7 +217,7 @@ def test_what_is_in_use_is_not_removed_and_nothing_else_either(
 ) -> None:
     synced(connection, "lanes: {gpu: {max_running: 1}}\nwebhooks: {}\nschedules: {}")
     make_job(sql, lane="gpu")
-    with pytest.raises(InvalidJob, match="lane 'gpu' is in use: 1 job to come"):
+    with pytest.raises(InvalidJob, match="'gpu' is in use: 1 job to come; nothing is"):
         synced(connection, "lanes: {}\nschedules: {s: {task: t, every: 5}}", prune=True)
     assert schedules.listing(connection) == []
 
@@ -319,6 +327,26 @@ def test_what_only_writing_finds_is_told_by_its_line(connection: Connection, sql
     assert sql("SELECT name FROM pgbeat.lanes") == []
 
 
+@pytest.mark.parametrize(
+    ("text", "make"),
+    [
+        ("lanes: {x: {max_running: 1}}", make_lane),
+        ("templates: {x: {task: t}}", make_template),
+        ("webhooks: {x: {url: 'https://a.b', events: [all]}}", make_webhook),
+        ("calendars: {x: {weekdays: [sat]}}", make_calendar),
+    ],
+)
+def test_a_name_that_is_taken_meanwhile(
+    connection: Connection, sql: Sql, text: str, make: Callable[..., Any]
+) -> None:
+    file = read(text, "f.yaml")
+    plan = plans.make(connection, file, "default")
+    make(sql, "x")
+    unit = unit_on(connection)
+    with pytest.raises(Busy, match="'x' was added just now"), unit.transaction():
+        rows.apply(unit, file, plan)
+
+
 # -- exports ---------------------------------------------------------------------------------------
 
 _NAMES = st.text(string.ascii_letters + " -_:#é~{", min_size=1, max_size=12).filter(
@@ -384,6 +412,8 @@ _WEBHOOKS = st.tuples(
 
 def write_all(unit: UnitOfWork, kinds: dict[str, Any]) -> None:
     lane_control.save(unit, "first", {"max_running": 1})
+    held = lane_control.rate_changes("5/minute", "1 hour")
+    lane_control.save(unit, "held", {"max_running": None, "rate_key": "task"} | held)
     for name, values in kinds["lanes"].items():
         lane_control.save(unit, name, lane_control.read_changes(values))
     for name, values in kinds["templates"].items():

@@ -32,7 +32,7 @@ class _Calendars(Noun):
     def write(
         self, unit: UnitOfWork, name: str, values: Mapping[str, Any], changed: set[str] | None
     ) -> None:
-        control.put(unit, name, dict(values))
+        control.put(unit, name, dict(values), only_new=changed is None)
 
     def remove(self, unit: UnitOfWork, name: str) -> None:
         control.remove(unit, name)

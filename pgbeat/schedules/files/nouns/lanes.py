@@ -1,7 +1,7 @@
 """Lanes in files: their limits. Pauses, and rates that hold for a time, are operation."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database.tables import lanes as table
@@ -50,7 +50,9 @@ class _Lanes(Noun):
 
     def values(self, stored: Stored) -> dict[str, Any]:
         lane = stored.row
-        return {name: getattr(lane, name) for name in self.fields} | {"rate": _rate(lane)}
+        values = {name: getattr(lane, name, None) for name in self.fields} | {"rate": _rate(lane)}
+        # Else they are those of a rate that holds for a time.
+        return values if values["rate"] else values | {"rate_key": None, "rate_unit": None}
 
     def plain(self, values: Mapping[str, Any]) -> Plain:
         plain = super().plain(values)
@@ -63,7 +65,8 @@ class _Lanes(Noun):
         asked = {key: values[key] for key in self.fields if changed is None or key in changed}
         if "policy" in asked:  # a new one starts without options
             asked["options"] = values["options"]
-        lane_control.save(unit, name, lane_control.read_changes(asked))
+        only: Literal["new", "there"] = "new" if changed is None else "there"
+        lane_control.save(unit, name, lane_control.read_changes(asked), only=only)
 
     def remove(self, unit: UnitOfWork, name: str) -> None:
         lane_control.remove(unit, name)

@@ -37,7 +37,8 @@ class _Templates(Noun):
     def write(
         self, unit: UnitOfWork, name: str, values: Mapping[str, Any], changed: set[str] | None
     ) -> None:
-        template_control.put(unit, name, **{field: values[field] for field in self.fields})
+        given = {field: values[field] for field in self.fields}
+        template_control.put(unit, name, **given, only_new=changed is None)
 
     def remove(self, unit: UnitOfWork, name: str) -> None:
         template_control.remove(unit, name)

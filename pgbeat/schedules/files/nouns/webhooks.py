@@ -110,7 +110,7 @@ class _Webhooks(Noun):
         name, values = definition.name, definition.values
         if is_new and is_signed(values["format"]) and values["secret_env"] is None:
             return (
-                f"webhook {name!r} has a random secret; "
+                f"webhook {name!r} gets a random secret; "
                 f"`pgbeat webhooks update {name} --new-secret` makes one that it shows"
             )
         named = (values["url_env"], values["secret_env"])

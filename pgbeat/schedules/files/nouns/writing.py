@@ -44,7 +44,11 @@ def write(unit: UnitOfWork, plan: SectionPlan) -> list[Mistake]:
 def remove(unit: UnitOfWork, plan: SectionPlan) -> None:
     """Deletes rows. Raises `InvalidInput` for one that is in use."""
     for name in plan.removed:
-        plan.section.noun.remove(unit, name)
+        try:
+            plan.section.noun.remove(unit, name)
+        except InvalidInput as error:
+            message = f"{error}; nothing is written; keep it in the file until nothing uses it"
+            raise type(error).of("", error.problems[0].code, message) from None
 
 
 def _note(unit: UnitOfWork, plan: SectionPlan, names: Iterable[str]) -> None:
