@@ -7,7 +7,7 @@ import ast
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,10 @@ from pgbeat.database import migrations, tables
 from pgbeat.jobs.searching.query import TERMS
 from pgbeat.monitoring.metrics.families import FAMILIES, OF_WORKERS, Family
 from pgbeat.monitoring.schedule_health import MEANINGS
-from pgbeat.schedules.files.fields import FIELDS
+from pgbeat.schedules.files.fields import FIELDS, FileField
 from pgbeat.schedules.files.job_policies import KEYS
+from pgbeat.schedules.files.nouns.lanes import LANES
+from pgbeat.schedules.files.nouns.webhooks import webhooks_in
 from pgbeat.web import create_app
 from pgbeat.web.reference import (
     Model,
@@ -232,9 +234,23 @@ def _shown(default: Any) -> str:
 
 def schedule_fields() -> str:
     """Returns what people write about a schedule, with the defaults."""
+    return _file_fields(FIELDS)
+
+
+def lane_fields() -> str:
+    """Returns what a file may say of a lane."""
+    return _file_fields(LANES.fields)
+
+
+def webhook_fields() -> str:
+    """Returns what a file may say of a webhook."""
+    return _file_fields(webhooks_in({}, private=False).fields)
+
+
+def _file_fields(fields: Mapping[str, FileField] | None) -> str:
     rows = [
         f"| `{name}` | {_plain(field.plain(field.default))} | {_cell(field.about)} |"
-        for name, field in FIELDS.items()
+        for name, field in (fields or {}).items()
     ]
     return "\n".join(["| field | default | meaning |", "|---|---|---|", *rows])
 
@@ -358,6 +374,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "endpoints": endpoints,
     "health_codes": health_codes,
     "job_policy_keys": job_policy_keys,
+    "lane_fields": lane_fields,
     "metrics": metrics,
     "schedule_fields": schedule_fields,
     "search_terms": search_terms,
@@ -366,4 +383,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "tables": database_tables,
     "transport_options": transport_options,
     "webhook_events": webhook_events,
+    "webhook_fields": webhook_fields,
 }
