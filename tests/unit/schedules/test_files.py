@@ -681,8 +681,9 @@ def test_the_examples_of_the_docs_are_files() -> None:
     docs = (ROOT / "docs" / "reference" / "files.md").read_text()
     examples = [part.partition("```")[0] for part in docs.split("```yaml\n")[1:]]
     first, functions, _ = examples
-    assert list(loaded(first).definitions) == ["nightly", "prices", "report"]
-    assert len(loaded(functions, functions=FUNCTIONS).definitions) == 2
+    assert list(loaded(first).definitions) == ["nightly", "prices"]
+    assert list(loaded(first).sections) == ["calendars", "lanes", "webhooks"]
+    assert len(loaded(functions, functions=FUNCTIONS).definitions) == 1
 
 
 # -- the setting -----------------------------------------------------------------------------------
