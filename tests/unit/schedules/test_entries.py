@@ -8,7 +8,6 @@ from celery import Celery
 from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule, solar
 
-from pgbeat.errors import ConfigError
 from pgbeat.schedules import entries
 from pgbeat.schedules.sync import CodeEntry
 from pgbeat.timetables import cron
@@ -99,7 +98,7 @@ def test_a_crontab_reads_as_it_was_written_where_cron_has_the_words(
 
 
 @pytest.mark.parametrize("zone", ["Europe/Oslo", "Asia/Kathmandu", "UTC"])
-def test_a_crontab_is_in_the_apps_zone(plain: Celery, zone: str) -> None:
+def test_a_crontab_is_in_the_apps_zone(zone: str) -> None:
     app = Celery("tests", broker="memory://", set_as_current=False)
     app.conf.timezone = zone
     entry = made(app, crontab(minute=0, hour=2))
@@ -225,15 +224,6 @@ def test_other_arguments_stay_in_the_code_all_together(
     assert entry.every == timedelta(seconds=30)
 
 
-@pytest.mark.parametrize("missing", ["task", "schedule"])
-def test_an_entry_needs_a_task_and_a_schedule(plain: Celery, missing: str) -> None:
-    fields = {"task": TASK, "schedule": 30}
-    del fields[missing]
-    with pytest.raises(ConfigError) as raised:
-        entries.code_entry(plain, "s", fields)
-    assert str(raised.value) == "beat_schedule['s']: it needs a task, and a schedule or after"
-
-
 def test_a_schedule_entry_is_as_good_as_a_mapping(plain: Celery) -> None:
     entry = ScheduleEntry(
         name="s", task=TASK, schedule=schedule(30), args=(1,), kwargs={"y": 2}, app=plain
@@ -253,7 +243,7 @@ def test_celerys_own_entry_is_there_where_results_are_kept(plain: Celery) -> Non
     assert entries.built_in(app) == {}
 
 
-def test_the_app_wins_over_celerys_own_entry(plain: Celery) -> None:
+def test_the_app_wins_over_celerys_own_entry() -> None:
     app = Celery("tests", broker="memory://", set_as_current=False)
     app.conf.beat_schedule = {"celery.backend_cleanup": {"task": TASK, "schedule": 5}}
     [entry] = entries.from_app(app, entries.built_in(app))

@@ -147,37 +147,27 @@ def test_once() -> None:
 
 
 def test_max_runs() -> None:
+    """Of what may be launched it bounds nothing."""
     assert hours(expect(row(max_runs=5, run_count=2))) == [1, 2, 3]
     assert hours(expect(row(max_runs=2, run_count=2))) == []
-
-
-def test_max_runs_of_what_may_be_launched_bounds_nothing() -> None:
     found = expect(row(max_runs=5, condition_sql="SELECT true"))
     assert (found.launches, found.uncertain) == (0, 23)
 
 
 def test_min_interval() -> None:
+    """Of what may be launched it counts from what was."""
     found = expect(row(min_interval=150 * MINUTE, last_success=NOW - HOUR), length=6 * HOUR)
     assert [due.skip is None for due in found.times] == [False, True, False, False, True]
     assert found.times[0].skip == "launched 2 h ago, and min_interval is 2 h 30 min"
     assert (found.launches, found.skipped) == (2, 3)
-
-
-def test_min_interval_of_what_may_be_launched_counts_from_what_was() -> None:
     found = expect(row(min_interval=150 * MINUTE, last_success=NOW, launcher="Own"))
     assert (found.skipped, found.uncertain) == (2, 21)
 
 
 def test_a_calendar_skips_with_its_reason() -> None:
     found = expect(row(every=DAY, calendar="weekends"), known=WEEKENDS, length=7 * DAY)
-    assert [due.skip for due in found.times] == [
-        None,
-        None,
-        None,
-        None,
-        "calendar 'weekends': Saturday",
-        "calendar 'weekends': Sunday",
-    ]
+    weekend = ["calendar 'weekends': Saturday", "calendar 'weekends': Sunday"]
+    assert [due.skip for due in found.times] == [None] * 4 + weekend
     assert (found.launches, found.skipped) == (4, 2)
 
 
@@ -223,12 +213,9 @@ def test_a_next_run_set_by_hand() -> None:
     assert hours(expect(row(next_run=NOW + 5 * MINUTE), length=3 * HOUR)) == [1 / 12, 1, 2]
 
 
-def test_out_of_service() -> None:
+def test_out_of_service_and_after_another_there_is_no_time() -> None:
     found = expect(row(enabled=False), row(paused_at=NOW))
     assert (found.total, found.after, found.unknown) == (0, [], {})
-
-
-def test_what_comes_after_another_has_no_time() -> None:
     found = expect(row("b", after="a"), row("c", after="a", enabled=False))
     assert ([due.name for due in found.after], found.total) == (["b"], 0)
 
@@ -236,11 +223,6 @@ def test_what_comes_after_another_has_no_time() -> None:
 def test_what_comes_after_another_is_due_when_that_has_ended() -> None:
     [due] = expect(row(after="a", next_run=NOW - MINUTE, upstream_ended=3)).times
     assert (due.at, due.note) == (NOW, "2 more jobs of 'a' ended meanwhile")
-
-
-def test_uncertain() -> None:
-    found = expect(row("a"), row("b", condition_sql="SELECT true"), row("c", launcher="Own"))
-    assert (found.launches, found.uncertain) == (23, 46)
 
 
 def test_of_some_nothing_can_be_told() -> None:
@@ -294,9 +276,6 @@ def test_the_load_by_minute() -> None:
     )
     assert found.minutes == [MinuteLoad(NOW + 30 * MINUTE, 1, 0), MinuteLoad(NOW + HOUR, 2, 1)]
     assert found.peak == MinuteLoad(NOW + HOUR, 2, 1)
-
-
-def test_no_load_has_no_peak() -> None:
     found = expect(row(), length=MINUTE)
     assert (found.minutes, found.peak) == ([], None)
 

@@ -145,19 +145,19 @@ def reason(answer: JobRequest | list[JobRequest] | Skip) -> str:
     return answer.reason
 
 
-def test_true_launches_with_the_rows_arguments() -> None:
-    request = Told().launch(context(task="t", args=[1], kwargs={"x": 2}))
-    assert request == JobRequest([1], {"x": 2}, {}, "t")
+WHOLE = JobRequest([5], {"x": 3}, {"priority": 9}, "other")
 
 
-def test_a_dict_is_the_keyword_arguments() -> None:
-    request = Told(data={"x": 3}).launch(context(task="t", args=[1], kwargs={"y": 2}))
-    assert request == JobRequest((), {"x": 3}, {}, "t")
-
-
-def test_a_request_is_all_there_is_to_say() -> None:
-    data = JobRequest([5], {"x": 3}, {"priority": 9}, "other")
-    assert Told(data=data).launch(context(task="t", args=[1])) == data
+@pytest.mark.parametrize(
+    ("data", "launched"),
+    [
+        (None, JobRequest([1], {"y": 2}, {}, "t")),
+        ({"x": 3}, JobRequest((), {"x": 3}, {}, "t")),
+        (WHOLE, WHOLE),
+    ],
+)
+def test_what_is_prepared_is_launched(data: Any, launched: JobRequest) -> None:
+    assert Told(data=data).launch(context(task="t", args=[1], kwargs={"y": 2})) == launched
 
 
 @pytest.mark.parametrize(
@@ -174,10 +174,33 @@ def test_the_task_is_the_requests_then_the_rows_then_the_launchers(
     assert request.task == launched
 
 
-def test_no_task_at_all_is_an_error() -> None:
+OTHER_DATA = (
+    "Told.prepare_job_data returned {}; "
+    "return a dict of keyword arguments or a JobRequest, or a list of JobRequests"
+)
+
+
+@pytest.mark.parametrize(
+    ("told", "task", "sentence"),
+    [
+        ({}, None, "Told names no task; set its `task`, or the schedule's"),
+        (
+            {"condition": None},
+            "t",
+            "Told.check_conditions returned None; return True, False or Skip(reason)",
+        ),
+        *(
+            ({"data": data}, "t", OTHER_DATA.format(kind))
+            for data, kind in (("x", "str"), (7, "int"), ({1, 2}, "set"))
+        ),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error(
+    told: dict[str, Any], task: str | None, sentence: str
+) -> None:
     with pytest.raises(ConditionError) as raised:
-        Told().launch(context())
-    assert str(raised.value) == "Told names no task; set its `task`, or the schedule's"
+        Told(**told).launch(context(task=task))
+    assert str(raised.value) == sentence
 
 
 @pytest.mark.parametrize(
@@ -196,31 +219,11 @@ def test_a_condition_that_does_not_hold_skips_with_its_reason(condition: Any, sa
     assert reason(Told(condition).launch(context(task="t"))) == said
 
 
-def test_preparation_may_skip_too() -> None:
-    assert reason(Told(data=[Skip("sold out")]).launch(context(task="t"))) == "sold out"
-
-
 def test_nothing_is_prepared_where_the_condition_does_not_hold() -> None:
-    told = Told(condition=False, data=[AssertionError("prepared")])
-    assert reason(told.launch(context(task="t"))) == "Told: conditions not met"
-
-
-def test_a_condition_that_forgets_to_answer_is_an_error() -> None:
-    with pytest.raises(ConditionError) as raised:
-        Told(condition=None).launch(context(task="t"))
-    assert str(raised.value) == (
-        "Told.check_conditions returned None; return True, False or Skip(reason)"
-    )
-
-
-@pytest.mark.parametrize("data", ["x", 7, {1, 2}])
-def test_a_preparation_that_gives_something_else_is_an_error(data: Any) -> None:
-    with pytest.raises(ConditionError) as raised:
-        Told(data=data).launch(context(task="t"))
-    assert str(raised.value) == (
-        f"Told.prepare_job_data returned {type(data).__name__}; "
-        "return a dict of keyword arguments or a JobRequest, or a list of JobRequests"
-    )
+    """And preparation may skip, too."""
+    sold_out = [Skip("sold out")]
+    assert reason(Told(False, sold_out).launch(context(task="t"))) == "Told: conditions not met"
+    assert reason(Told(data=sold_out).launch(context(task="t"))) == "sold out"
 
 
 @pytest.mark.parametrize("at", ["condition", "data"])

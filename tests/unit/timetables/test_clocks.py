@@ -14,7 +14,7 @@ import pytest
 from pgbeat.timetables import cron, zone
 from pgbeat.timetables.cron_fields import _second
 from pgbeat.timetables.zones import changes
-from tests.unit.timetables.test_timetables import OSLO, TICK, times, utc
+from tests.unit.timetables.test_timetables import OSLO, TICK, shown, times, utc
 
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
@@ -23,35 +23,63 @@ SECOND = timedelta(seconds=1)
 # -- on 26 October -----------------------------------------------------------------------------
 
 
-def shown(expression: str, timezone: str, after: str, n: int) -> list[str]:
-    """The next times of a cron expression after a time in UTC, as its zone's clock shows them."""
-    found = islice(times(cron(expression, timezone), utc(after)), n)
-    return [f"{moment.astimezone(zone(timezone)):%d %H:%M:%S %z}" for moment in found]
+LORD_HOWE, APIA, SANTIAGO = "Australia/Lord_Howe", "Pacific/Apia", "America/Santiago"
+#: Of each rule: expressions, a zone, a time in UTC, and the next times by that zone's clock.
+SHOWN = {
+    "several fixed times in the gap come once, together": [
+        ("0,15,30 2,3 * * *", OSLO, "2025-03-29 23:00",
+         "30 03:00+0200, 30 03:15+0200, 30 03:30+0200"),
+    ],
+    "a fixed time in the repeated hour comes the first time": [
+        ("30 2 * * *", OSLO, "2025-10-25 12:00", "26 02:30+0200, 27 02:30+0100"),
+    ],
+    "a repeating time has nothing in the gap": [
+        ("*/30 2 * * *", OSLO, "2025-03-29 00:00", "29 02:00+0100, 29 02:30+0100, 31 02:00+0200"),
+        ("30 */2 * * *", OSLO, "2025-03-29 23:00", "30 00:30+0100, 30 04:30+0200"),
+    ],
+    "half an hour is left out and repeated": [
+        ("15 2 * * *", LORD_HOWE, "2025-10-04 12:00", "05 02:30+1100, 06 02:15+1100"),
+        ("45 1 * * *", LORD_HOWE, "2025-04-05 12:00", "06 01:45+1100, 07 01:45+1030"),
+        ("*/15 1-2 * * *", LORD_HOWE, "2025-04-05 14:29",
+         "06 01:30+1100, 06 01:45+1100, 06 01:30+1030, 06 01:45+1030, 06 02:00+1030"),
+    ],
+    "a day that is left out, 30 December 2011, comes at its end": [
+        ("30 9 * * *", APIA, "2011-12-29 12:00",
+         "29 09:30-1000, 31 00:00+1400, 31 09:30+1400, 01 09:30+1400"),
+        ("0 0 * * *", APIA, "2011-12-29 12:00", "31 00:00+1400, 01 00:00+1400"),
+        ("0 9 30 12 *", APIA, "2011-12-01 12:00", "31 00:00+1400"),
+        ("0 */12 * * *", APIA, "2011-12-29 21:00", "29 12:00-1000, 31 00:00+1400, 31 12:00+1400"),
+    ],
+    "a midnight that is left out comes at one": [
+        ("0 0 * * *", SANTIAGO, "2025-09-06 12:00", "07 01:00-0300"),
+        ("@daily", SANTIAGO, "2025-09-06 12:00", "07 01:00-0300"),
+        ("0 0 * * *", "Asia/Beirut", "2025-03-29 12:00", "30 01:00+0300"),
+        ("@daily", "Asia/Beirut", "2025-03-29 12:00", "30 01:00+0300"),
+    ],
+    "a midnight that comes twice is the first": [
+        ("30 23 * * *", SANTIAGO, "2025-04-05 12:00", "05 23:30-0300, 06 23:30-0400"),
+        ("0 0 * * *", SANTIAGO, "2025-04-05 12:00", "06 00:00-0400"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", SHOWN)
+def test_the_next_times_are_by_the_rule(rule: str) -> None:
+    for expression, timezone, after, expected in SHOWN[rule]:
+        assert shown(cron(expression, timezone), timezone, after, expected) == expected, expression
 
 
 @pytest.mark.parametrize("expression", ["30 2 * * *", "0 2 * * *", "59 2 30 3 *"])
 def test_a_fixed_time_in_the_gap_comes_once_right_after_it(expression: str) -> None:
-    assert shown(expression, OSLO, "2025-03-29 12:00", 1) == ["30 03:00:00 +0200"]
-    following = cron(expression, OSLO).next_after(utc("2025-03-30 01:00"))
+    timetable = cron(expression, OSLO)
+    assert timetable.next_after(utc("2025-03-29 12:00")) == utc("2025-03-30 01:00")
+    following = timetable.next_after(utc("2025-03-30 01:00"))
     assert following and following >= utc("2025-03-31 00:00")
 
 
-def test_several_fixed_times_in_the_gap_come_once_together() -> None:
-    assert shown("0,15,30 2,3 * * *", OSLO, "2025-03-29 23:00", 3) == [
-        "30 03:00:00 +0200",
-        "30 03:15:00 +0200",
-        "30 03:30:00 +0200",
-    ]
-    assert (
-        cron("30 2 * * * 0-59", OSLO).count(utc("2025-03-29 12:00"), utc("2025-03-30 12:00")) == 1
-    )
-
-
-def test_a_fixed_time_in_the_repeated_hour_comes_the_first_time() -> None:
-    assert shown("30 2 * * *", OSLO, "2025-10-25 12:00", 2) == [
-        "26 02:30:00 +0200",
-        "27 02:30:00 +0100",
-    ]
+def test_what_comes_once_is_counted_once() -> None:
+    in_gap = cron("30 2 * * * 0-59", OSLO)
+    assert in_gap.count(utc("2025-03-29 12:00"), utc("2025-03-30 12:00")) == 1
     daily = cron("30 2 * * *", OSLO)
     assert daily.next_after(utc("2025-10-26 01:15")) == utc("2025-10-27 01:30")
     assert daily.previous(utc("2025-10-26 01:45")) == utc("2025-10-26 00:30")
@@ -66,18 +94,6 @@ def test_a_repeating_time_goes_by_elapsed_time_in_both_hours(expression: str, st
     found = list(islice(times(cron(expression, OSLO), utc("2025-10-25 23:59")), 4))
     assert found[0] == utc("2025-10-26 00:00")
     assert {later - earlier for earlier, later in pairwise(found)} == {timedelta(minutes=step)}
-
-
-def test_a_repeating_time_has_nothing_in_the_gap() -> None:
-    assert shown("*/30 2 * * *", OSLO, "2025-03-29 00:00", 3) == [
-        "29 02:00:00 +0100",
-        "29 02:30:00 +0100",
-        "31 02:00:00 +0200",
-    ]
-    assert shown("30 */2 * * *", OSLO, "2025-03-29 23:00", 2) == [
-        "30 00:30:00 +0100",
-        "30 04:30:00 +0200",
-    ]
 
 
 def test_what_repeats_has_a_star_at_the_head_of_minute_or_hour() -> None:
@@ -95,66 +111,6 @@ def test_seconds_come_in_both_hours_and_not_in_the_gap() -> None:
     assert seconds.count(utc("2025-10-25 22:00"), utc("2025-10-26 23:00")) == 25 * 3600
     assert seconds.count(utc("2025-03-29 23:00"), utc("2025-03-30 22:00")) == 23 * 3600
     assert seconds.next_after(utc("2025-03-30 00:59:59")) == utc("2025-03-30 01:00")
-
-
-def test_half_an_hour_is_left_out_and_repeated_in_lord_howe() -> None:
-    there = "Australia/Lord_Howe"
-    assert shown("15 2 * * *", there, "2025-10-04 12:00", 2) == [
-        "05 02:30:00 +1100",
-        "06 02:15:00 +1100",
-    ]
-    assert shown("45 1 * * *", there, "2025-04-05 12:00", 2) == [
-        "06 01:45:00 +1100",
-        "07 01:45:00 +1030",
-    ]
-    assert shown("*/15 1-2 * * *", there, "2025-04-05 14:29", 5) == [
-        "06 01:30:00 +1100",
-        "06 01:45:00 +1100",
-        "06 01:30:00 +1030",
-        "06 01:45:00 +1030",
-        "06 02:00:00 +1030",
-    ]
-
-
-def test_a_day_that_is_left_out_comes_at_its_end_in_apia() -> None:
-    """Samoa had no 30 December 2011."""
-    there = "Pacific/Apia"
-    assert shown("30 9 * * *", there, "2011-12-29 12:00", 4) == [
-        "29 09:30:00 -1000",
-        "31 00:00:00 +1400",
-        "31 09:30:00 +1400",
-        "01 09:30:00 +1400",
-    ]
-    assert shown("0 0 * * *", there, "2011-12-29 12:00", 2) == [
-        "31 00:00:00 +1400",
-        "01 00:00:00 +1400",
-    ]
-    assert shown("0 9 30 12 *", there, "2011-12-01 12:00", 1) == ["31 00:00:00 +1400"]
-    assert shown("0 */12 * * *", there, "2011-12-29 21:00", 3) == [
-        "29 12:00:00 -1000",
-        "31 00:00:00 +1400",
-        "31 12:00:00 +1400",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("timezone", "after", "midnight"),
-    [
-        ("America/Santiago", "2025-09-06 12:00", "07 01:00:00 -0300"),
-        ("Asia/Beirut", "2025-03-29 12:00", "30 01:00:00 +0300"),
-    ],
-)
-def test_a_midnight_that_is_left_out_comes_at_one(timezone: str, after: str, midnight: str) -> None:
-    assert shown("0 0 * * *", timezone, after, 1) == [midnight]
-    assert shown("@daily", timezone, after, 1) == [midnight]
-
-
-def test_a_midnight_that_comes_twice_is_the_first_in_santiago() -> None:
-    assert shown("30 23 * * *", "America/Santiago", "2025-04-05 12:00", 2) == [
-        "05 23:30:00 -0300",
-        "06 23:30:00 -0400",
-    ]
-    assert shown("0 0 * * *", "America/Santiago", "2025-04-05 12:00", 1) == ["06 00:00:00 -0400"]
 
 
 @pytest.mark.parametrize("timezone", ["America/New_York", "Atlantic/Azores", "UTC"])

@@ -8,15 +8,9 @@ import pytest
 from pgbeat.errors import InvalidTimetable
 from pgbeat.timetables import Interval, cron, zone
 from tests.support.problems import raises
-from tests.unit.timetables.test_timetables import OSLO, START, TICK, times, utc
+from tests.unit.timetables.test_timetables import OSLO, START, TICK, shown, times, utc
 
 DAY = timedelta(days=1)
-
-
-def shown(interval: Interval, after: str, n: int) -> list[str]:
-    """The next times of an interval after a time in UTC, as its zone's clock shows them."""
-    found = islice(times(interval, utc(after)), n)
-    return [f"{moment.astimezone(zone(interval.timezone)):%d %H:%M %z}" for moment in found]
 
 
 def test_an_interval_is_counted_from_its_anchor_and_does_not_drift() -> None:
@@ -62,42 +56,43 @@ def test_an_interval_is_longer_than_nothing(every: timedelta) -> None:
         Interval(every, START)
 
 
-def test_hours_go_by_elapsed_time_whatever_the_clock_does() -> None:
-    interval = Interval(timedelta(hours=12), utc("2025-03-29 07:00"), OSLO)
-    assert shown(interval, "2025-03-29 12:00", 3) == [
-        "29 20:00 +0100",
-        "30 09:00 +0200",
-        "30 21:00 +0200",
-    ]
+HOURS = timedelta(hours=12)
+#: Of each rule: an interval, its anchor, a time (both in UTC), and the next times in Oslo.
+SHOWN = {
+    "hours go by elapsed time": [
+        (HOURS, "2025-03-29 07:00", "2025-03-29 12:00",
+         "29 20:00+0100, 30 09:00+0200, 30 21:00+0200"),
+    ],
+    "days keep the time of day": [
+        (DAY, "2025-01-01 07:00", "2025-03-29 12:00", "30 08:00+0200, 31 08:00+0200"),
+        (DAY, "2025-01-01 07:00", "2025-10-25 12:00", "26 08:00+0100, 27 08:00+0100"),
+    ],
+    "weeks are days": [
+        (14 * DAY, "2025-03-20 08:00", "2025-03-20 08:00",
+         "03 09:00+0200, 17 09:00+0200, 01 09:00+0200"),
+    ],
+    "a time that is left out comes right after the gap": [
+        (DAY, "2025-03-28 01:30", "2025-03-29 12:00", "30 03:00+0200, 31 02:30+0200"),
+        (7 * DAY, "2025-03-23 01:30", "2025-03-29 12:00", "30 03:00+0200, 06 02:30+0200"),
+    ],
+    "a time that comes twice comes the first time": [
+        (DAY, "2025-10-24 00:30", "2025-10-25 12:00", "26 02:30+0200, 27 02:30+0100"),
+    ],
+}  # fmt: skip
 
 
-def test_days_keep_the_time_of_day_whatever_the_clock_does() -> None:
+@pytest.mark.parametrize("rule", SHOWN)
+def test_the_next_times_are_by_the_rule(rule: str) -> None:
+    for every, anchor, after, expected in SHOWN[rule]:
+        interval = Interval(every, utc(anchor), OSLO)
+        assert shown(interval, OSLO, after, expected) == expected, (every, after)
+
+
+def test_days_are_counted_whatever_the_clock_does() -> None:
     interval = Interval(DAY, utc("2025-01-01 07:00"), OSLO)
-    assert shown(interval, "2025-03-29 12:00", 2) == ["30 08:00 +0200", "31 08:00 +0200"]
-    assert shown(interval, "2025-10-25 12:00", 2) == ["26 08:00 +0100", "27 08:00 +0100"]
     assert interval.count(utc("2025-01-01 07:00"), utc("2026-01-01 07:00")) == 365
-
-
-def test_weeks_are_days() -> None:
-    interval = Interval(timedelta(weeks=2), utc("2025-03-20 08:00"), OSLO)
-    assert shown(interval, "2025-03-20 08:00", 3) == [
-        "03 09:00 +0200",
-        "17 09:00 +0200",
-        "01 09:00 +0200",
-    ]
-
-
-def test_the_time_of_a_day_that_is_left_out_comes_right_after_the_gap() -> None:
-    interval = Interval(DAY, utc("2025-03-28 01:30"), OSLO)
-    assert shown(interval, "2025-03-29 12:00", 2) == ["30 03:00 +0200", "31 02:30 +0200"]
-    weekly = Interval(7 * DAY, utc("2025-03-23 01:30"), OSLO)
-    assert shown(weekly, "2025-03-29 12:00", 2) == ["30 03:00 +0200", "06 02:30 +0200"]
-
-
-def test_the_time_of_a_day_that_comes_twice_comes_the_first_time() -> None:
-    interval = Interval(DAY, utc("2025-10-24 00:30"), OSLO)
-    assert shown(interval, "2025-10-25 12:00", 2) == ["26 02:30 +0200", "27 02:30 +0100"]
-    assert interval.count(utc("2025-10-25 12:00"), utc("2025-10-26 12:00")) == 1
+    twice = Interval(DAY, utc("2025-10-24 00:30"), OSLO)
+    assert twice.count(utc("2025-10-25 12:00"), utc("2025-10-26 12:00")) == 1
 
 
 def test_an_anchor_in_the_second_of_two_hours_is_the_first_time() -> None:

@@ -85,16 +85,15 @@ def test_the_polar_night_ends_with_the_next_sunrise() -> None:
     assert sunrise.count(last, first) == 1
 
 
-def test_the_midnight_sun_ends_with_the_next_sunset() -> None:
-    sunset = Solar("sunset", 69.65, 18.96)
-    first = sunset.next_after(utc("2025-06-10 12:00"))
-    assert first and utc("2025-07-20 00:00") < first < utc("2025-08-01 00:00")
-
-
-def test_nights_that_are_not_dark_are_left_out() -> None:
-    dusk = Solar("dusk_astronomical", *OSLO)
-    first = dusk.next_after(utc("2025-06-10 12:00"))
-    assert first and utc("2025-08-10 00:00") < first < utc("2025-09-01 00:00")
+@pytest.mark.parametrize(
+    ("timetable", "first"),
+    [
+        (Solar("sunset", 69.65, 18.96), "2025-07-2"),  # the midnight sun ends
+        (Solar("dusk_astronomical", *OSLO), "2025-08-"),  # nights are dark again
+    ],
+)
+def test_days_without_the_event_are_left_out(timetable: Solar, first: str) -> None:
+    assert str(timetable.next_after(utc("2025-06-10 12:00"))).startswith(first)
 
 
 def test_where_there_is_no_such_event_there_is_no_next_time() -> None:
