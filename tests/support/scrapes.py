@@ -1,5 +1,6 @@
 """Reads the metrics of a test's database as Prometheus does."""
 
+from collections.abc import Callable
 from functools import partial
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,6 +12,7 @@ from tests.support.rows import Sql, make_schedule
 
 #: Values by name and labels.
 Sample = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+Scrape = Callable[[], Sample]
 
 #: Adds a schedule of task `t`.
 schedule = partial(make_schedule, task="t")
@@ -28,7 +30,7 @@ def read(text: bytes) -> Sample:
     return found
 
 
-def scrape(connection: Connection, settings: Settings) -> Sample:
+def scraped(connection: Connection, settings: Settings) -> Sample:
     """Returns the samples of a scrape."""
     return read(prometheus.render(connection, settings, has_broker=True)[0])
 

@@ -22,7 +22,7 @@ from pgbeat.monitoring.metrics import counters
 from tests.support.command_line import run
 from tests.support.jobs import JobControl
 from tests.support.rows import Sql, make_schedule
-from tests.support.scrapes import scrape, value
+from tests.support.scrapes import scraped, value
 from tests.support.threads import together
 
 HOUR = timedelta(hours=1)
@@ -211,13 +211,13 @@ def test_lists_and_metrics_tell_of_them(
     found = json.loads(run(database, "jobs", "list", "--late", "--admin", "--json").stdout)
     assert [each["missed_deadlines"] for each in found] == [["start"]]
     settings = job_control.settings
-    scrape(connection, settings)
+    scraped(connection, settings)
     sql(
         f"UPDATE pgbeat.jobs SET late_at = late_at - interval '{counters.LAG} s', "
         "created_at = created_at - interval '1 hour' "
         "WHERE late_at IS NOT NULL"
     )
-    assert value(scrape(connection, settings), "pgbeat_jobs_late_total", deadline="start") == 1
-    found = scrape(connection, settings)  # once
+    assert value(scraped(connection, settings), "pgbeat_jobs_late_total", deadline="start") == 1
+    found = scraped(connection, settings)  # once
     assert value(found, "pgbeat_jobs_late_total", deadline="start") == 1
     assert value(found, "pgbeat_jobs_late_total", deadline="end") == 0

@@ -13,7 +13,7 @@ from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.monitoring.metrics import counters, prometheus
 from pgbeat.monitoring.metrics.counters import CounterValue
 from tests.support.rows import Sql, make_job
-from tests.support.scrapes import Sample, run_id, schedule, scrape, tick, ticks, value
+from tests.support.scrapes import Sample, Scrape, run_id, schedule, scraped, tick, ticks, value
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
@@ -21,30 +21,26 @@ pytestmark = pytest.mark.usefixtures("at_once")
 # -- counters
 
 
-def test_ticks_are_counted_by_schedule_and_outcome(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_ticks_are_counted_by_schedule_and_outcome(scrape: Scrape, sql: Sql) -> None:
     one, two = schedule(sql, "one"), schedule(sql, 'two "quoted"\\')
     for outcome in ("launched", "skipped", "skipped"):
         tick(sql, one, "one", outcome)
     tick(sql, two, 'two "quoted"\\', "failed")
-    found = scrape(connection, settings)
+    found = scrape()
     assert value(found, "pgbeat_ticks_total", schedule="one", outcome="skipped") == 2
     assert value(found, "pgbeat_ticks_total", schedule="one", outcome="launched") == 1
     assert value(found, "pgbeat_ticks_total", schedule='two "quoted"\\', outcome="failed") == 1
 
 
-def test_a_counter_does_not_go_down_when_rows_are_pruned(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_a_counter_does_not_go_down_when_rows_are_pruned(scrape: Scrape, sql: Sql) -> None:
     key = schedule(sql)
     for _ in range(3):
         tick(sql, key)
-    before = scrape(connection, settings)
+    before = scrape()
     sql("DELETE FROM pgbeat.ticks")
-    assert scrape(connection, settings) | _clocks(before) == before | _clocks(before)
+    assert scrape() | _clocks(before) == before | _clocks(before)
     tick(sql, key)
-    found = scrape(connection, settings)
+    found = scrape()
     assert value(found, "pgbeat_ticks_total", schedule="s", outcome="skipped") == 4
 
 
@@ -55,9 +51,9 @@ def _clocks(found: Sample) -> Sample:
 
 
 def test_a_tick_is_counted_once_whoever_scrapes(
-    connection: Connection, settings: Settings, sql: Sql
+    scrape: Scrape, settings: Settings, sql: Sql
 ) -> None:
-    scrape(connection, settings)
+    scrape()
     key = schedule(sql)
     for _ in range(50):
         tick(sql, key)
@@ -71,40 +67,38 @@ def test_a_tick_is_counted_once_whoever_scrapes(
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(other, range(24)))
-    found = scrape(connection, settings)
+    found = scrape()
     assert value(found, "pgbeat_ticks_total", schedule="s", outcome="skipped") == 50
 
 
 def test_young_rows_wait_for_those_before_them(
-    connection: Connection, settings: Settings, sql: Sql, monkeypatch: pytest.MonkeyPatch
+    scrape: Scrape, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
     key = schedule(sql)
     tick(sql, key)
     sql("UPDATE pgbeat.ticks SET decided_at = now()")
-    assert not ticks(scrape(connection, settings))
+    assert not ticks(scrape())
     sql("UPDATE pgbeat.ticks SET decided_at = now() - interval '6 seconds'")
-    assert len(ticks(scrape(connection, settings))) == 1
+    assert len(ticks(scrape())) == 1
 
 
-def test_only_so_many_schedules_have_a_counter_of_their_own(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_only_so_many_schedules_have_a_counter_of_their_own(scrape: Scrape, sql: Sql) -> None:
     keys = {f"s{number:04}": schedule(sql, f"s{number:04}") for number in range(counters.NAMED + 5)}
     for name in list(keys)[5:]:
         tick(sql, keys[name], name)
-    assert len(ticks(scrape(connection, settings))) == counters.NAMED
+    assert len(ticks(scrape())) == counters.NAMED
     for name, key in keys.items():
         tick(sql, key, name)
-    found = ticks(scrape(connection, settings))
+    found = ticks(scrape())
     assert found["other"] == 5  # nobody who has a name loses it to one before it
     assert "s0000" not in found and found["s0104"] == 2
     assert len(found) == counters.NAMED + 1
 
     sql("DELETE FROM pgbeat.schedules WHERE name IN ('s0103', 's0104')")
-    scrape(connection, settings)
+    scrape()
     tick(sql, keys["s0000"], "s0000")
-    found = ticks(scrape(connection, settings))
+    found = ticks(scrape())
     assert found["s0000"] == 1 and found["other"] == 5 and "s0104" not in found
 
 
@@ -120,26 +114,24 @@ def test_more_than_is_added_up_at_a_time_is_for_the_next(connection: Connection,
 
 
 def test_namespaces_have_counters_of_their_own(
-    connection: Connection, settings: Settings, sql: Sql
+    scrape: Scrape, connection: Connection, settings: Settings, sql: Sql
 ) -> None:
     tick(sql, schedule(sql, "here"), "here")
     tick(sql, schedule(sql, "there", namespace="shop"), "there")
-    assert ticks(scrape(connection, settings)) == {"here": 1}
+    assert ticks(scrape()) == {"here": 1}
     shop = Settings(url=settings.url, namespace="shop")
-    assert ticks(scrape(connection, shop)) == {"there": 1}
+    assert ticks(scraped(connection, shop)) == {"there": 1}
 
 
 # -- histograms
 
 
-def test_lateness_is_that_of_timetables(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_lateness_is_that_of_timetables(scrape: Scrape, sql: Sql) -> None:
     key = schedule(sql)
     for late in (0.02, 0.2, 2, 20_000):
         tick(sql, key, late=late)
     tick(sql, key, late=700, trigger="retry")
-    found = scrape(connection, settings)
+    found = scrape()
     buckets = [
         value(found, "pgbeat_tick_lateness_seconds_bucket", le=edge)
         for edge in ("0.01", "0.025", "0.25", "1.0", "2.5", "3600.0", "+Inf")
@@ -150,36 +142,24 @@ def test_lateness_is_that_of_timetables(
 
 
 def test_executions_are_counted_when_their_end_is_told(
-    connection: Connection, settings: Settings, sql: Sql
+    scrape: Scrape, connection: Connection, sql: Sql
 ) -> None:
     ids = [make_job(sql, dispatched_at="now") for _ in range(4)]
     runs = [
         ExecutionRecord(run_id(n), job, True, worker="w", began=60) for n, job in enumerate(ids)
     ]
     executions.record(connection, runs)
-    assert not _executions(scrape(connection, settings))
+    assert not _executions(scrape())
+
+    def end(n: int, state: executions.State, **more: Any) -> None:
+        run = ExecutionRecord(run_id(n), ids[n], False, state=state, job_state=state, **more)
+        executions.record(connection, [run])
+
     # Told late: it ended long before what was counted just now.
-    executions.record(
-        connection,
-        [
-            ExecutionRecord(
-                run_id(0),
-                ids[0],
-                False,
-                state="completed",
-                job_state="completed",
-                ended=50,
-                duration_ms=10_000,
-            ),
-            ExecutionRecord(
-                run_id(1), ids[1], False, state="failed", job_state="failed", duration_ms=40
-            ),
-            ExecutionRecord(
-                run_id(2), ids[2], False, state="failed", job_state="failed", lost=True
-            ),
-        ],
-    )
-    found = scrape(connection, settings)
+    end(0, "completed", ended=50, duration_ms=10_000)
+    end(1, "failed", duration_ms=40)
+    end(2, "failed", lost=True)
+    found = scrape()
     assert _executions(found) == {"completed": 1, "failed": 1, "lost": 1}
     name = "pgbeat_execution_duration_seconds"
     assert value(found, f"{name}_count", task="jobs.add") == 2
@@ -187,16 +167,8 @@ def test_executions_are_counted_when_their_end_is_told(
     assert value(found, f"{name}_bucket", task="jobs.add", le="0.05") == 1
     # One that was given up and was alive is not counted again.
     for number in (2, 3):
-        late = ExecutionRecord(
-            run_id(number),
-            ids[number],
-            False,
-            state="completed",
-            job_state="completed",
-            duration_ms=1,
-        )
-        executions.record(connection, [late])
-    assert _executions(scrape(connection, settings)) == {"completed": 2, "failed": 1, "lost": 1}
+        end(number, "completed", duration_ms=1)
+    assert _executions(scrape()) == {"completed": 2, "failed": 1, "lost": 1}
 
 
 def _executions(found: Sample) -> dict[str, float]:
@@ -207,22 +179,20 @@ def _executions(found: Sample) -> dict[str, float]:
     }
 
 
-def test_a_beat_tells_of_its_ticks_and_of_taking_over(
-    connection: Connection, settings: Settings, beat: Any, sql: Sql
-) -> None:
+def test_a_beat_tells_of_its_ticks_and_of_taking_over(scrape: Scrape, beat: Any, sql: Sql) -> None:
     schedule(sql, next_run="2026-01-01", task="tests.add")
     first = beat()
     assert first.run_due() == 1
-    found = scrape(connection, settings)
+    found = scrape()
     assert value(found, "pgbeat_leader") == 1
     assert value(found, "pgbeat_take_overs_total") == 1
     assert value(found, "pgbeat_ticks_total", schedule="s", outcome="launched") == 1
     first._counters._write_at = 0.0
     sql("UPDATE pgbeat.schedules SET next_run = now()")
     first.run_due()
-    ticked = value(scrape(connection, settings), "pgbeat_tick_duration_seconds_count")
+    ticked = value(scrape(), "pgbeat_tick_duration_seconds_count")
     assert ticked is not None and ticked >= 1
     first.close()
-    assert value(scrape(connection, settings), "pgbeat_leader") == 0
+    assert value(scrape(), "pgbeat_leader") == 0
     beat().run_due()
-    assert value(scrape(connection, settings), "pgbeat_take_overs_total") == 2
+    assert value(scrape(), "pgbeat_take_overs_total") == 2

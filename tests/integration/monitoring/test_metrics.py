@@ -1,11 +1,14 @@
 """Metrics: gauges, and what Prometheus reads."""
 
+from typing import Any
+
 import pytest
 from celery import Celery
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection
 
+import pgbeat
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database.migrations import migrate
 from pgbeat.jobs.running import executions
@@ -22,7 +25,7 @@ from tests.support.rows import (
     make_lane,
     make_webhook,
 )
-from tests.support.scrapes import read, run_id, schedule, scrape, tick, ticks, value
+from tests.support.scrapes import Scrape, read, run_id, schedule, tick, ticks, value
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
@@ -30,16 +33,14 @@ pytestmark = pytest.mark.usefixtures("at_once")
 # -- gauges
 
 
-def test_what_is_due_and_nobody_decides(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_what_is_due_and_nobody_decides(scrape: Scrape, sql: Sql) -> None:
     for number in range(3):
         key = schedule(sql, f"s{number}")
         sql("UPDATE pgbeat.schedules SET next_run = now() - interval '90 s' WHERE id = %s", key)
     schedule(sql, "paused", paused_at="now")
     schedule(sql, "off", enabled=False, disabled_reason="failed 5 times in a row; last: no")
     schedule(sql, "over", enabled=False, completed_at="now")
-    found = scrape(connection, settings)
+    found = scrape()
     assert value(found, "pgbeat_due_schedules") == 3
     assert value(found, "pgbeat_due_oldest_age_seconds") == pytest.approx(90, abs=20)
     states = {
@@ -49,9 +50,7 @@ def test_what_is_due_and_nobody_decides(
     assert states == {"active": 3, "paused": 1, "disabled": 1, "completed": 1}
 
 
-def test_queues_jobs_lanes_and_webhooks(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_queues_jobs_lanes_and_webhooks(scrape: Scrape, sql: Sql) -> None:
     sql("SELECT pgbeat.adopt_broker()")
     sql("INSERT INTO kombu_queue (name, paused_at) VALUES ('q', now()), ('empty', NULL)")
     sql("INSERT INTO kombu_queue (name, auto_delete) VALUES ('celeryev.1', true)")
@@ -71,7 +70,7 @@ def test_queues_jobs_lanes_and_webhooks(
     hook = make_webhook(sql)
     for state in ("pending", *2 * ["failed"], *3 * ["delivered"]):
         make_delivery(sql, hook, state)
-    found = scrape(connection, settings)
+    found = scrape()
 
     def of(name: str, label: str, key: str, *states: str) -> list[float | None]:
         if not states:
@@ -96,7 +95,7 @@ def test_queues_jobs_lanes_and_webhooks(
 
 
 def test_what_made_a_job_is_told_beside_its_state(
-    connection: Connection, settings: Settings, sql: Sql
+    scrape: Scrape, connection: Connection, sql: Sql
 ) -> None:
     """Those of schedules apart from those that people make."""
     ids = [
@@ -104,26 +103,16 @@ def test_what_made_a_job_is_told_beside_its_state(
         for source in ("scheduled_task", "scheduled_task", "user_api")
     ]
     make_job(sql, job_source="system")
-    found = scrape(connection, settings)
+    found = scrape()
     assert value(found, "pgbeat_jobs", state="pending", job_source="scheduled_task") == 2
     assert value(found, "pgbeat_jobs", state="pending", job_source="system") == 1
-    runs = [
-        ExecutionRecord(
-            run_id(n),
-            job,
-            True,
-            worker="w",
-            state="completed",
-            job_state="completed",
-            ended=0,
-            duration_ms=1,
-        )
-        for n, job in enumerate(ids)
-    ]
-    executions.record(connection, runs)
+    done: Any = {"state": "completed", "job_state": "completed", "ended": 0, "duration_ms": 1}
+    for number, job in enumerate(ids):
+        run = ExecutionRecord(run_id(number), job, True, worker="w", **done)
+        executions.record(connection, [run])
     # Counted by a program of the version before, which knows no source.
     counters.add(connection, "default", [CounterValue("executions", "jobs.add", "completed", 5)])
-    found = scrape(connection, settings)
+    found = scrape()
     by_source = {
         dict(labels)["job_source"]: number
         for (name, labels), number in found.items()
@@ -132,9 +121,7 @@ def test_what_made_a_job_is_told_beside_its_state(
     assert by_source == {"scheduled_task": 2, "user_api": 1, "": 5}
 
 
-def test_schedules_whose_jobs_fail_and_when_they_launched(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_schedules_whose_jobs_fail_and_when_they_launched(scrape: Scrape, sql: Sql) -> None:
     key, off = schedule(sql, "bad"), schedule(sql, "off", enabled=False)
     good = schedule(sql, "good")
     for number in range(3):
@@ -145,7 +132,7 @@ def test_schedules_whose_jobs_fail_and_when_they_launched(
     sql("UPDATE pgbeat.schedules SET last_success = '1970-01-01 01:00Z'")
     for each, name in ((key, "bad"), (good, "good"), (off, "off")):
         tick(sql, each, name)
-    found = scrape(connection, settings)
+    found = scrape()
     assert value(found, "pgbeat_schedules_failing") == 1
     assert value(found, "pgbeat_schedule_failed_jobs", schedule="bad") == 2
     assert value(found, "pgbeat_schedule_failed_jobs", schedule="good") is None
@@ -174,34 +161,26 @@ def test_without_the_broker_here_there_are_no_queues(
 
 
 def test_a_server_that_is_read_only_is_read(
-    connection: Connection, settings: Settings, sql: Sql
+    scrape: Scrape, connection: Connection, sql: Sql
 ) -> None:
     key = schedule(sql)
     tick(sql, key)
-    scrape(connection, settings)
+    scrape()
     tick(sql, key)
     connection.exec_driver_sql("SET default_transaction_read_only = on")
-    assert ticks(scrape(connection, settings)) == {"s": 1}
+    assert ticks(scrape()) == {"s": 1}
 
 
 # -- how it is shown
 
 
-def test_a_collector_goes_with_a_teams_own_metrics(database: str, settings: Settings) -> None:
+def test_a_collector_goes_with_a_teams_own_metrics(database: str) -> None:
     app = Celery(broker=f"pgbeat+{database}", set_as_current=False)
     registry = CollectorRegistry()
     registry.register(metrics_collector(app))
     assert registry.get_sample_value("pgbeat_leader") == 0
-    version = registry.get_sample_value(
-        "pgbeat_info", {"version": _version(), "namespace": "default"}
-    )
-    assert version == 1
-
-
-def _version() -> str:
-    import pgbeat
-
-    return pgbeat.__version__
+    labels = {"version": pgbeat.__version__, "namespace": "default"}
+    assert registry.get_sample_value("pgbeat_info", labels) == 1
 
 
 def test_names_keep_to_prometheus_conventions(connection: Connection, settings: Settings) -> None:
