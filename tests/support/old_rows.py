@@ -1,8 +1,13 @@
-"""Makes rows that are so many days old, for tests of what is pruned."""
+"""Makes rows that are so many days old, for tests of what is pruned, and prunes."""
 
+from collections import Counter
 from functools import partial
 from typing import Any
 
+from sqlalchemy import Connection
+
+from pgbeat.beat.maintenance.pruner import Pruner
+from pgbeat.config import Settings
 from tests.support.rows import Sql, make_schedule
 
 #: Adds a schedule that decides nothing.
@@ -67,3 +72,11 @@ def audited(sql: Sql, days: list[float], namespace: str = "default") -> None:
             namespace,
             age,
         )
+
+
+def prune(connection: Connection, settings: Settings, **options: bool) -> Counter[str]:
+    """Prunes a whole round; what it deleted, by kind."""
+    pruner = Pruner(settings, **options)
+    while pruner.step(connection):
+        pass
+    return pruner.deleted

@@ -118,7 +118,7 @@ def test_a_tick_of_a_plain_schedule(beat: Beat, sql: Sql) -> None:
 
 
 def test_the_arguments_of_a_condition_and_of_a_launcher(
-    app: Celery, beat: Beat, sql: Sql, monkeypatch: pytest.MonkeyPatch
+    app: Celery, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launchers, "_registry", dict(launchers._registry))
     seen: list[Any] = []

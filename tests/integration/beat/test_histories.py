@@ -1,7 +1,7 @@
 """History in partitions: periods are added ahead, and dropped as a whole."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -17,17 +17,18 @@ from pgbeat.beat.maintenance import histories
 from pgbeat.beat.maintenance.background import Background
 from pgbeat.beat.maintenance.histories import HISTORIES
 from pgbeat.beat.maintenance.leader_maintenance import LeaderMaintenance
-from pgbeat.beat.maintenance.pruner import Pruner
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.monitoring.checks import server_checks
 from pgbeat.testing.databases import Databases
 from tests.support.databases import Role, connected, copied
+from tests.support.old_rows import prune
 from tests.support.partitions import make_partitions
 from tests.support.processes import until
 from tests.support.rows import Sql, ago, make_execution, make_job, make_schedule, make_tick
 
 DAYS = 40
+Keep = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,12 @@ def database(request: pytest.FixtureRequest, server: str) -> Iterator[str]:
 @pytest.fixture
 def settings(database: str) -> Settings:
     return Settings(postgres_url(database), retention_days=30, retention_count=2)
+
+
+@pytest.fixture
+def keep(connection: Connection, settings: Settings) -> Keep:
+    """Keeps histories, as the beat that leads does."""
+    return partial(histories.keep, connection, settings)
 
 
 def names(sql: Sql, history: str) -> list[str]:
@@ -141,10 +148,10 @@ def test_what_came_before_its_period_was_added_stays(
     assert sql("SELECT count(*) FROM pgbeat.ticks") == [(2,)]
 
 
-def test_old_periods_go_as_a_whole(connection: Connection, settings: Settings, sql: Sql) -> None:
+def test_old_periods_go_as_a_whole(keep: Keep, sql: Sql) -> None:
     add_jobs(sql, [5, 20, 32, 35, 39])
     told: list[str] = []
-    histories.keep(connection, settings, told.append)
+    keep(told.append)
     assert ages(sql) == [5, 20]
     assert sql("SELECT count(*) FROM pgbeat.executions") == [(2,)]
     gone = DAYS - 30
@@ -154,13 +161,11 @@ def test_old_periods_go_as_a_whole(connection: Connection, settings: Settings, s
         assert len(found) == 31 + 3 + 2, found
 
 
-def test_the_newest_of_a_schedule_are_kept(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_the_newest_of_a_schedule_are_kept(keep: Keep, sql: Sql) -> None:
     add_jobs(sql, [33, 34, 35, 36], schedule=a_schedule(sql))
     add_jobs(sql, [3, 37, 38], schedule=a_schedule(sql, "other"))
     add_jobs(sql, [39], schedule=12345)  # deleted
-    histories.keep(connection, settings)
+    keep()
     assert ages(sql) == [3, 33, 34, 37]
     assert sql("SELECT count(*) FROM pgbeat.executions") == [(4,)]
     assert sql("SELECT count(*) FROM pgbeat.ticks") == [(4,)]
@@ -169,22 +174,24 @@ def test_the_newest_of_a_schedule_are_kept(
 
 
 def test_what_was_kept_goes_once_there_are_newer_ones(
-    connection: Connection, settings: Settings, sql: Sql
+    keep: Keep, connection: Connection, settings: Settings, sql: Sql
 ) -> None:
     schedule = a_schedule(sql)
     add_jobs(sql, [33, 34], schedule=schedule)
-    histories.keep(connection, settings)
+    keep()
     add_jobs(sql, [1, 31], schedule=schedule)
-    pruner = Pruner(settings, leaves_periods=True)
-    while pruner.step(connection):
-        pass
+    deleted = prune(connection, settings, leaves_periods=True)
     # The one of 31 days is in a period that is not old as a whole.
     assert ages(sql) == [1, 31]
-    assert pruner.deleted["jobs"] == pruner.deleted["executions"] == 2
+    assert deleted["jobs"] == deleted["executions"] == 2
 
 
 def test_rows_are_copied_before_the_history_is_locked(
-    connection: Connection, settings: Settings, sql: Sql, monkeypatch: pytest.MonkeyPatch
+    keep: Keep,
+    connection: Connection,
+    settings: Settings,
+    sql: Sql,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However many there are, ends of jobs wait for milliseconds; small partitions become one."""
     sql(
@@ -207,7 +214,7 @@ def test_rows_are_copied_before_the_history_is_locked(
     add_jobs(sql, [31, 32], schedule=second)
     monkeypatch.setattr(histories, "MERGED", 1)
     kept = "SELECT count(*) FROM pgbeat.partitions WHERE history = 'ended_jobs' AND is_kept"
-    histories.keep(connection, settings)
+    keep()
     assert ages(sql) == [31, 32, 34, 35]
     assert sql(kept) == [(4,)]
     monkeypatch.setattr(histories, "MERGED", 3)
@@ -215,58 +222,48 @@ def test_rows_are_copied_before_the_history_is_locked(
     assert sql(kept) == [(3,)]
     assert ages(sql) == [31, 32, 34, 35]
     add_jobs(sql, [1, 2], schedule=first)
-    pruner = Pruner(settings, leaves_periods=True)
-    while pruner.step(connection):
-        pass
+    prune(connection, settings, leaves_periods=True)
     assert ages(sql) == [1, 2, 31, 32]
     assert sql("SELECT relname FROM pg_class WHERE relname LIKE '%%gone%%' AND relkind = 'r'") == []
 
 
-def test_members_of_a_running_group_are_kept(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_members_of_a_running_group_are_kept(keep: Keep, sql: Sql) -> None:
     [(group,)] = sql(
         "INSERT INTO pgbeat.groups (job_source, created_by) VALUES ('user_cli', 'me') RETURNING id"
     )
     add_jobs(sql, [35], group_id=group)
-    histories.keep(connection, settings)
+    keep()
     assert ages(sql) == [35]
 
 
-def test_executions_of_a_job_that_has_not_ended_are_kept(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_executions_of_a_job_that_has_not_ended_are_kept(keep: Keep, sql: Sql) -> None:
     before, at = ago(sql, "40 days"), ago(sql, "36 days")
     job = make_job(sql, "running", created_at=before, started_at=before)
     make_execution(sql, job, "failed", started_at=at, finished_at=at)
-    histories.keep(connection, settings)
+    keep()
     assert sql("SELECT number FROM pgbeat.executions") == [(1,)]
 
 
-def test_a_tick_that_was_decided_late_is_kept(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_a_tick_that_was_decided_late_is_kept(keep: Keep, sql: Sql) -> None:
     """Of a backfill: its due time is old, the decision is not."""
     for due, decided in ((36, 1), (36, 36), (36, 35)):
         times = {"due_at": ago(sql, f"{due} days"), "decided_at": ago(sql, f"{decided} days")}
         make_tick(sql, 1, **times)
-    histories.keep(connection, settings)
+    keep()
     assert sql("SELECT count(*) FROM pgbeat.ticks") == [(1,)]
 
 
 def test_a_namespace_that_keeps_longer_is_heeded(
-    connection: Connection, settings: Settings, sql: Sql
+    keep: Keep, connection: Connection, settings: Settings, sql: Sql
 ) -> None:
     sql(
         "INSERT INTO pgbeat.namespaces (name, timezone, retention_days) VALUES ('other', 'UTC', 36)"
     )
     add_jobs(sql, [32, 38])
-    histories.keep(connection, settings)
+    keep()
     assert ages(sql) == [32]
     # This namespace deletes its own rows one by one.
-    pruner = Pruner(settings, leaves_periods=True)
-    while pruner.step(connection):
-        pass
+    prune(connection, settings, leaves_periods=True)
     assert ages(sql) == []
 
 

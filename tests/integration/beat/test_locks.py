@@ -123,9 +123,7 @@ def test_an_uncommitted_job_delays_only_the_schedule_with_its_unique_key(
     engine.dispose()
 
 
-def test_what_commits_at_last_counts(
-    app: Celery, sql: Sql, database: str, running: Running
-) -> None:
+def test_what_commits_at_last_counts(sql: Sql, database: str, running: Running) -> None:
     """A row written by hand takes no advisory lock: it is the unique index that is waited for."""
     add(sql, "keyed", '{"unique_key": "K"}')
     add_others(sql)
@@ -150,9 +148,7 @@ def test_a_key_that_is_taken_while_a_launch_is_written(
     assert ticks(sql, "keyed") == ["skipped"]
 
 
-def test_a_locked_lane_delays_only_what_is_in_it(
-    app: Celery, sql: Sql, database: str, running: Running
-) -> None:
+def test_a_locked_lane_delays_only_what_is_in_it(sql: Sql, database: str, running: Running) -> None:
     make_lane(sql, "a")
     make_lane(sql, "b")
     add(sql, "in lane", '{"lane": "a"}')
@@ -170,7 +166,7 @@ def test_a_locked_lane_delays_only_what_is_in_it(
 
 
 def test_an_uncommitted_queue_delays_only_what_is_for_it(
-    sql: Sql, database: str, running: Running, beat: Beat
+    sql: Sql, database: str, running: Running
 ) -> None:
     add(sql, "for it", queue="new")
     add_others(sql)
@@ -251,7 +247,7 @@ def test_locked_sums_and_counters_delay_nothing(
 
 
 def test_a_job_that_is_due_waits_alone_for_its_queue(
-    app: Celery, sql: Sql, database: str, running: Running
+    sql: Sql, database: str, running: Running
 ) -> None:
     """Jobs with a time are handed out apart, where one of them can't be."""
     sql("SELECT pgbeat.adopt_broker()")
@@ -283,7 +279,7 @@ def test_a_locked_table_costs_no_leadership(
 
 
 def test_one_blocked_decision_does_not_split_the_batches_after_it(
-    sql: Sql, database: str, running: Running, app: Celery
+    sql: Sql, database: str, running: Running
 ) -> None:
     """It is tried again by itself: the others commit together, at the first attempt."""
     add(sql, "keyed", '{"unique_key": "K"}')

@@ -344,11 +344,7 @@ def test_what_a_condition_sets_is_not_there_for_the_next(beat: Beat, sql: Sql) -
     ):
         add(sql, f"{n}", condition_sql=condition)
     beat().run_due()
-    assert sql("SELECT schedule, outcome FROM pgbeat.ticks ORDER BY 1") == [
-        ("0", "launched"),
-        ("1", "launched"),
-        ("2", "launched"),
-    ]
+    assert [outcome for outcome, *_ in ticks(sql)] == ["launched"] * 3
 
 
 def test_a_launcher_whose_session_ends_fails_alone(beat: Beat, sql: Sql) -> None:

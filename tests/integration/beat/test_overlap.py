@@ -1,7 +1,6 @@
 """Schedules that wait for jobs: overlap, and one schedule after another."""
 
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import psycopg
@@ -13,7 +12,7 @@ from pgbeat.testing import Scheduler
 from tests.support.jobs import messages
 from tests.support.processes import until
 from tests.support.rows import Sql
-from tests.support.schedulers import HOUR, START, At, add, end, hours, row, said
+from tests.support.schedulers import HOUR, START, At, Beat, add, end, hours, row, said
 
 # -- overlap ---------------------------------------------------------------------------------------
 
@@ -55,7 +54,7 @@ def is_woken(sql: Sql) -> bool:
 
 
 def test_overlap_queue_one_is_woken_by_an_end_that_commits_after_the_look(
-    sql: Sql, beat: Callable[..., beat_scheduler.Scheduler], database: str
+    sql: Sql, beat: Beat, database: str
 ) -> None:
     """The worker's end is written, not committed, while beat finds that the job is unfinished."""
     add(sql, overlap="queue_one", next_run=datetime.now(UTC))

@@ -105,16 +105,22 @@ def test_what_a_person_disables_is_not_probed(sql: Sql, at: At) -> None:
 # -- windows ---------------------------------------------------------------------------------------
 
 
-def test_it_is_due_within_its_window_and_then_complete(sql: Sql, at: At) -> None:
-    add(sql, starts_at=START + 3 * HOUR, ends_at=START + 5 * HOUR)
+@pytest.mark.parametrize(
+    ("values", "due"),
+    [
+        ({"starts_at": START + 3 * HOUR, "ends_at": START + 5 * HOUR}, [3, 4, 5]),
+        ({"once_at": START + 2 * HOUR, "starts_at": None}, [2]),
+    ],
+)
+def test_it_is_due_within_its_window_and_then_complete(
+    sql: Sql, at: At, values: dict[str, Any], due: list[int]
+) -> None:
+    add(sql, **values)
     scheduler = at()
     scheduler.run_until(START + 24 * HOUR)
-    assert hours(scheduler.ticks) == [3, 4, 5]
-    assert row(sql, "enabled, completed_at IS NOT NULL, disabled_reason") == (
-        False,
-        True,
-        "its timetable has no time left",
-    )
+    assert hours(scheduler.ticks) == due
+    completed = (False, True, "its timetable has no time left")
+    assert row(sql, "enabled, completed_at IS NOT NULL, disabled_reason") == completed
 
 
 def test_it_is_complete_after_so_many_launches(sql: Sql, at: At) -> None:
@@ -132,14 +138,6 @@ def test_it_is_complete_after_so_many_launches(sql: Sql, at: At) -> None:
     assert row(sql, "completed_at, disabled_reason") == (None, None)
     scheduler.run_until(START + 48 * HOUR)
     assert hours(scheduler.ticks) == [1, 2, 3, 25, 26, 27]
-
-
-def test_once_is_once(sql: Sql, at: At) -> None:
-    add(sql, once_at=START + 2 * HOUR, starts_at=None)
-    scheduler = at()
-    scheduler.run_until(START + 24 * HOUR)
-    assert hours(scheduler.ticks) == [2]
-    assert row(sql, "enabled") == (False,)
 
 
 def test_a_time_that_has_passed_already_is_late(sql: Sql, at: At) -> None:

@@ -1,8 +1,10 @@
 """What is deleted by age and number, what stays, and how little a step reads."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -12,9 +14,9 @@ from sqlalchemy import Connection, event
 from pgbeat.beat.maintenance import pruner as retention
 from pgbeat.beat.maintenance.pruned_rows import KINDS
 from pgbeat.beat.maintenance.pruner import Pruner
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
+from tests.support import old_rows
 from tests.support.old_rows import audited, jobs, left, schedule, ticks
 from tests.support.rows import (
     Sql,
@@ -25,6 +27,9 @@ from tests.support.rows import (
     make_stack,
     make_webhook,
 )
+from tests.support.schedulers import Beat
+
+Prune = Callable[..., Counter[str]]
 
 
 @pytest.fixture
@@ -32,74 +37,58 @@ def settings(database: str) -> Settings:
     return Settings(postgres_url(database), retention_days=30, retention_count=3)
 
 
-def prune(connection: Connection, settings: Settings, *, dry_run: bool = False) -> Pruner:
-    """A whole round."""
-    pruner = Pruner(settings, dry_run=dry_run)
-    while pruner.step(connection):
-        pass
-    return pruner
+@pytest.fixture
+def prune(connection: Connection, settings: Settings) -> Prune:
+    """Prunes a whole round, by settings that may differ; what it deleted."""
+
+    def prune(*, dry_run: bool = False, **changed: Any) -> Counter[str]:
+        return old_rows.prune(connection, replace(settings, **changed), dry_run=dry_run)
+
+    return prune
 
 
-def test_the_newest_of_a_schedule_or_the_young_whichever_is_more(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_the_newest_of_a_schedule_or_the_young_whichever_is_more(prune: Prune, sql: Sql) -> None:
     rare, often = schedule(sql, "rare"), schedule(sql, "often")
     # Three are kept however old, and more than three if they are young.
     jobs(sql, [90, 80, 70, 60, 50], rare)
     jobs(sql, [41, 31, 29, 21, 11, 1], often)
     ticks(sql, [95, 85, 75, 65, 55], rare)
     ticks(sql, [42, 32, 22, 12, 6, 2], often)
-    pruner = prune(connection, settings)
+    deleted = prune()
     assert left(sql, "jobs") == [70, 60, 50, 29, 21, 11, 1]
     assert left(sql, "executions", "started_at") == [70, 60, 50, 29, 21, 11, 1]
     assert left(sql, "ticks", "decided_at") == [75, 65, 55, 22, 12, 6, 2]
-    deleted = {
-        "ticks": 4,
-        "jobs": 4,
-        "executions": 4,
-        "groups": 0,
-        "dependencies": 0,
-        "stacks": 0,
-        "deliveries": 0,
-        "audit": 0,
-    }
-    assert pruner.deleted == deleted
+    assert +deleted == {"ticks": 4, "jobs": 4, "executions": 4}
 
 
-def test_what_has_no_schedule_goes_by_its_age(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_what_has_no_schedule_goes_by_its_age(prune: Prune, sql: Sql) -> None:
     jobs(sql, [40, 31, 29])
     # A schedule that is gone keeps nothing for ever.
     gone = schedule(sql)
     jobs(sql, [50, 28], gone)
     ticks(sql, [50, 28], gone)
     sql("DELETE FROM pgbeat.schedules")
-    prune(connection, settings)
+    prune()
     assert left(sql, "jobs") == [29, 28]
     assert left(sql, "executions", "started_at") == [29, 28]
     assert left(sql, "ticks", "decided_at") == [28]
 
 
 @pytest.mark.parametrize("state", ["pending", "scheduled", "running", "paused"])
-def test_what_has_not_ended_stays(
-    connection: Connection, settings: Settings, sql: Sql, state: str
-) -> None:
+def test_what_has_not_ended_stays(prune: Prune, sql: Sql, state: str) -> None:
     jobs(sql, [400], state=state)
-    prune(connection, settings)
+    prune()
     assert left(sql, "jobs") == [400]
 
 
-def test_age_counts_from_the_end(connection: Connection, settings: Settings, sql: Sql) -> None:
+def test_age_counts_from_the_end(prune: Prune, sql: Sql) -> None:
     (job,) = jobs(sql, [40])
     sql("UPDATE pgbeat.jobs SET finished_at = now() - interval '29 days' WHERE id = %s", job)
-    prune(connection, settings)
+    prune()
     assert left(sql, "jobs") == [40]
 
 
-def test_a_group_stays_whole_while_it_runs(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_a_group_stays_whole_while_it_runs(prune: Prune, sql: Sql) -> None:
     ids = []
     for state, finished in (("running", None), ("completed", "now() - interval '35 days'")):
         ((group,),) = sql(
@@ -110,37 +99,33 @@ def test_a_group_stays_whole_while_it_runs(
         )
         ids.append(group)
         jobs(sql, [49, 48], group_id=group)
-    looked = prune(connection, settings, dry_run=True)
-    assert (looked.deleted["jobs"], looked.deleted["groups"]) == (2, 1)
-    prune(connection, settings)
+    looked = prune(dry_run=True)
+    assert (looked["jobs"], looked["groups"]) == (2, 1)
+    prune()
     assert sql("SELECT DISTINCT group_id FROM pgbeat.jobs") == [(ids[0],)]
     assert sql("SELECT id FROM pgbeat.groups") == [(ids[0],)]
 
 
-def test_stacks_go_with_their_job(connection: Connection, settings: Settings, sql: Sql) -> None:
+def test_stacks_go_with_their_job(prune: Prune, sql: Sql) -> None:
     kept = make_job(sql, "running")
     for job_id in (kept, uuid4()):
         make_stack(sql, job_id, str(uuid4()), asked_at=ago(sql, "40 days"))
-    assert prune(connection, settings).deleted["stacks"] == 1
+    assert prune()["stacks"] == 1
     assert sql("SELECT job_id::text FROM pgbeat.stacks") == [(kept,)]
     sql("ALTER TABLE pgbeat.stacks RENAME TO later")  # as in the version before
-    assert prune(connection, settings).deleted["stacks"] == 0
+    assert prune()["stacks"] == 0
 
 
-def test_edges_go_with_the_job_that_depends(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_edges_go_with_the_job_that_depends(prune: Prune, sql: Sql) -> None:
     old = "INSERT INTO pgbeat.dependencies (job_id, parent_id, created_at) VALUES "
     sql(old + "(gen_random_uuid(), gen_random_uuid(), now() - interval '40 days')")
     [(kept,)] = sql("SELECT pgbeat.submit('tests.add')")
     sql(old + "(%s, gen_random_uuid(), now() - interval '40 days')", str(kept))
-    assert prune(connection, settings).deleted["dependencies"] == 1
+    assert prune()["dependencies"] == 1
     assert sql("SELECT job_id FROM pgbeat.dependencies") == [(kept,)]
 
 
-def test_deliveries_go_by_age_unless_they_are_under_way(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_deliveries_go_by_age_unless_they_are_under_way(prune: Prune, sql: Sql) -> None:
     own, other = make_webhook(sql), make_webhook(sql, namespace="other")
     for webhook, age, state in (
         (own, 40, "delivered"),
@@ -151,30 +136,26 @@ def test_deliveries_go_by_age_unless_they_are_under_way(
         at = ago(sql, f"{age} days")
         ended = {} if state == "pending" else {"finished_at": at}
         make_delivery(sql, webhook, state, created_at=at, **ended)
-    prune(connection, settings)
+    prune()
     assert left(sql, "deliveries") == [41, 39, 29]
 
 
-def test_executions_whose_job_was_deleted_by_hand(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_executions_whose_job_was_deleted_by_hand(prune: Prune, sql: Sql) -> None:
     jobs(sql, [40, 31, 20])
     sql("DELETE FROM pgbeat.jobs")
-    assert prune(connection, settings).deleted["executions"] == 2
+    assert prune()["executions"] == 2
     assert left(sql, "executions", "started_at") == [20]
 
 
-def test_each_namespace_prunes_its_own(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_each_namespace_prunes_its_own(prune: Prune, sql: Sql) -> None:
     own, other = schedule(sql), schedule(sql, namespace="other")
     jobs(sql, [60, 59], namespace="other")
     ticks(sql, [60, 59, 58, 57, 56], other)
     ticks(sql, [50, 49, 48, 47], own)
-    prune(connection, settings)
+    prune()
     assert left(sql, "jobs") == [60, 59]
     assert left(sql, "ticks", "decided_at") == [60, 59, 58, 57, 56, 49, 48, 47]
-    prune(connection, replace(settings, namespace="other"))
+    prune(namespace="other")
     assert left(sql, "jobs") == []
     assert left(sql, "ticks", "decided_at") == [58, 57, 56, 49, 48, 47]
 
@@ -187,13 +168,11 @@ def test_nothing_is_deleted_where_everything_is_kept(
     assert left(sql, "jobs") == [4000]
 
 
-def test_a_count_of_none_leaves_the_age(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_a_count_of_none_leaves_the_age(prune: Prune, sql: Sql) -> None:
     key = schedule(sql)
     jobs(sql, [32, 31, 20], key)
     ticks(sql, [32, 31, 20], key)
-    prune(connection, replace(settings, retention_count=0))
+    prune(retention_count=0)
     assert left(sql, "jobs") == left(sql, "ticks", "decided_at") == [20]
 
 
@@ -235,22 +214,20 @@ def test_steps_are_small_and_what_was_kept_is_not_read_again(
     assert pruner.deleted["jobs"] == 41
 
 
-def test_those_made_in_one_moment_stay_together(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_those_made_in_one_moment_stay_together(prune: Prune, sql: Sql) -> None:
     key = schedule(sql)
     jobs(sql, [40] * 7, key)
     sql("UPDATE pgbeat.jobs SET created_at = (SELECT min(created_at) FROM pgbeat.jobs)")
     jobs(sql, [38, 37], key)
-    prune(connection, settings)
+    prune()
     assert left(sql, "jobs") == [40] * 7 + [38, 37]
     jobs(sql, [36], key)
-    prune(connection, settings)
+    prune()
     assert left(sql, "jobs") == [38, 37, 36]
 
 
 def test_a_row_that_somebody_holds_is_for_later(
-    connection: Connection, settings: Settings, sql: Sql
+    prune: Prune, connection: Connection, settings: Settings, sql: Sql
 ) -> None:
     held, _ = jobs(sql, [40, 39])
     pruner = Pruner(settings)
@@ -259,7 +236,7 @@ def test_a_row_that_somebody_holds_is_for_later(
         other.exec_driver_sql("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", (held,))
         assert pruner.step(connection) == 2
         assert left(sql, "jobs") == [40]
-    prune(connection, settings)
+    prune()
     assert left(sql, "jobs") == []
 
 
@@ -276,14 +253,18 @@ def test_a_step_is_one_statement_a_table(
 
 
 def test_the_audit_has_an_age_of_its_own(
-    connection: Connection, settings: Settings, sql: Sql, monkeypatch: pytest.MonkeyPatch
+    prune: Prune,
+    connection: Connection,
+    settings: Settings,
+    sql: Sql,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(retention, "BATCH", 10)
     jobs(sql, [400])
     audited(sql, [500.0] * 25 + [366, 364, 40])
     audited(sql, [600], "other")
     kept = replace(settings, retention_days=0)
-    assert prune(connection, kept, dry_run=True).deleted["audit"] == 26
+    assert prune(retention_days=0, dry_run=True)["audit"] == 26
     pruner, steps = Pruner(kept), []
     while looked := pruner.step(connection):
         steps.append(looked)
@@ -291,16 +272,14 @@ def test_the_audit_has_an_age_of_its_own(
     assert pruner.deleted.total() == 26
     assert left(sql, "audit", "at") == [600, 364, 40]
     assert left(sql, "jobs") == [400]
-    prune(connection, replace(settings, audit_days=39))
+    prune(audit_days=39)
     assert left(sql, "audit", "at") == [600]
 
 
-def test_the_audit_may_be_kept_for_ever(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
+def test_the_audit_may_be_kept_for_ever(prune: Prune, sql: Sql) -> None:
     audited(sql, [4000])
     jobs(sql, [40])
-    prune(connection, replace(settings, audit_days=0))
+    prune(audit_days=0)
     assert (left(sql, "audit", "at"), left(sql, "jobs")) == ([4000], [])
 
 
@@ -324,7 +303,7 @@ def test_a_step_in_the_audit_goes_by_an_index(connection: Connection, sql: Sql) 
 
 
 def test_an_idle_beat_goes_on_until_the_round_is_finished(
-    app: Celery, beat: Callable[..., Scheduler], sql: Sql
+    app: Celery, beat: Beat, sql: Sql
 ) -> None:
     """Without waiting for its next look; what falls due in the meantime is decided in between."""
     sql(
