@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine
 from tests.support.databases import connected, sqlalchemy_url
 from tests.support.lanes import Lanes
 from tests.support.rows import Sql
+from tests.support.tcp_proxy import Proxy
 
 
 @pytest.fixture
@@ -24,6 +25,14 @@ def engine(database: str) -> Iterator[Engine]:
     engine = create_engine(sqlalchemy_url(database), poolclass=NullPool)
     yield engine
     engine.dispose()
+
+
+@pytest.fixture
+def proxy(database: str) -> Iterator[Proxy]:
+    """A proxy before the test's database."""
+    proxy = Proxy(database)
+    yield proxy
+    proxy.close()
 
 
 @pytest.fixture

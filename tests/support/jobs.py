@@ -176,7 +176,7 @@ class JobRunner:
     """Submits jobs, takes messages and records executions as workers do."""
 
     def __init__(self, job_control: JobControl, sql: Sql) -> None:
-        self._job_control, self.sql, self.unit, self.settings = (
+        self.job_control, self.sql, self.unit, self.settings = (
             job_control,
             sql,
             job_control.unit,
@@ -186,15 +186,15 @@ class JobRunner:
 
     def submit(self, **options: Any) -> Job:
         """Submits a job of `tests.add`, with one attempt unless told otherwise."""
-        return submit("tests.add", app=self._job_control.app, **{"max_attempts": 1} | options)
+        return submit("tests.add", app=self.job_control.app, **{"max_attempts": 1} | options)
 
     def group(self, members: Any, **options: Any) -> SubmittedGroup:
         """Submits a group."""
-        return submit_group(members, app=self._job_control.app, **options)
+        return submit_group(members, app=self.job_control.app, **options)
 
     def now(self, job: Job) -> Job:
         """Returns the job as it is now."""
-        return self._job_control.job(job)
+        return self.job_control.job(job)
 
     def messages(self) -> list[str]:
         """Returns the ids of the jobs that have a message, in its order."""
@@ -210,7 +210,7 @@ class JobRunner:
 
     def record(self, *runs: ExecutionRecord) -> None:
         """Records executions, with all that follows."""
-        dispatch.dispatch_lanes(self.connection, self.publisher, self._job_control.record(*runs))
+        dispatch.dispatch_lanes(self.connection, self.publisher, self.job_control.record(*runs))
 
     def take(self) -> str:
         """Takes the first message that is due; its job begins. Returns the job's id."""

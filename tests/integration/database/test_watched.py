@@ -39,14 +39,6 @@ def hasty(dsn: str) -> str:
 
 
 @pytest.fixture
-def proxy(database: str) -> Iterator[Proxy]:
-    """A proxy before the test's database."""
-    proxy = Proxy(database)
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture
 def session() -> Iterator[Open]:
     """Opens sessions with little patience, in autocommit mode."""
     with ExitStack() as stack:

@@ -80,6 +80,12 @@ def why(result: "AsyncResult[Any]") -> str:
     return str(revoked.value)
 
 
+def of_one(app: Celery) -> tuple[Any, Any]:
+    """Sends a chord of one member; the results of both."""
+    result = chord([app.tasks["answers.plain"].si(1)], app.tasks["answers.body"].s()).apply_async()
+    return result, result.parent.children[0]
+
+
 def test_what_waits(app: Celery, job_control: JobControl) -> None:
     """In the queue, in a lane, for an approval: calls, members of groups, links of chains."""
     for name, cancel in WAYS:
@@ -114,8 +120,7 @@ def test_a_member_of_a_chord_that_every_worker_called_revoked_before(
     app: Celery, job_control: JobControl
 ) -> None:
     """Celery's remote control stores that for any task, and knows nothing of its chord."""
-    result = chord([app.tasks["answers.plain"].si(1)], app.tasks["answers.body"].s()).apply_async()
-    member = result.parent.children[0]
+    result, member = of_one(app)
     app.backend.mark_as_revoked(member.id, reason="revoked", store_result=True)
     cancel_one(job_control, member.id)
     assert result.state == "FAILURE"
@@ -134,8 +139,7 @@ def test_a_callback_is_neither_run_nor_an_errback(
 
 def test_one_that_was_paused(app: Celery, job_control: JobControl) -> None:
     """It keeps what Celery made, and so what depends on it."""
-    result = chord([app.tasks["answers.plain"].si(1)], app.tasks["answers.body"].s()).apply_async()
-    [child] = result.parent.children
+    result, child = of_one(app)
     job_control.do(control.pause, jobs.get(job_control.connection, child.id))
     cancel_one(job_control, child.id)
     with pytest.raises(ChordError):
@@ -145,8 +149,7 @@ def test_one_that_was_paused(app: Celery, job_control: JobControl) -> None:
 def test_it_is_answered_if_and_only_if_the_end_commits(
     app: Celery, job_control: JobControl
 ) -> None:
-    result = chord([app.tasks["answers.plain"].si(1)], app.tasks["answers.body"].s()).apply_async()
-    [child] = result.parent.children
+    result, child = of_one(app)
     with pytest.raises(ZeroDivisionError), job_control.unit().transaction() as unit:
         control.cancel(unit, child.id)
         raise ZeroDivisionError
@@ -271,7 +274,7 @@ def test_a_purge(app: Celery, job_control: JobControl, monkeypatch: pytest.Monke
     """The result says so; that of a chord's member comes with the next rescue."""
     monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     plain = app.tasks["answers.plain"].delay(1)
-    summed = chord([app.tasks["answers.plain"].si(1)], app.tasks["answers.body"].s()).apply_async()
+    summed, _ = of_one(app)
     with connections.transaction(job_control.connection):
         assert discards.purge(job_control.connection, "celery") == 2
     assert why(plain) == "its message was purged from queue 'celery'"

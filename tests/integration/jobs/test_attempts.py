@@ -11,11 +11,11 @@ from celery import Celery
 from celery.beat import PersistentScheduler
 
 import pgbeat
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.jobs.running.executions import ExecutionRecord
 from tests.support.command_line import run, run_with
 from tests.support.jobs import JobControl
 from tests.support.rows import Sql, make_schedule
+from tests.support.schedulers import Beat
 from tests.support.transport_workers import transport_url
 
 TASK = "tests.add"
@@ -86,12 +86,7 @@ def fails_once(job_control: JobControl, sql: Sql) -> None:
 
 @pytest.mark.parametrize("way", SCHEDULES)
 def test_a_job_of_a_schedule_that_fails_is_not_run_again(
-    app: Celery,
-    beat: Callable[..., Scheduler],
-    job_control: JobControl,
-    sql: Sql,
-    tmp_path: Path,
-    way: str,
+    app: Celery, beat: Beat, job_control: JobControl, sql: Sql, tmp_path: Path, way: str
 ) -> None:
     SCHEDULES[way](app, tmp_path, sql)
     scheduler = beat()

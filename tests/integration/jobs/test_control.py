@@ -261,13 +261,8 @@ def test_unique_by_content_and_by_key(job_control: JobControl, sql: Sql) -> None
     other = job_control.order(2, unique=True)
     keyed = job_control.order(3, unique_key="k")
     same = job_control.order(4, unique_key="k")
-    assert [c.is_new for c in (first, again, other, keyed, same)] == [
-        True,
-        False,
-        True,
-        True,
-        False,
-    ]
+    is_new = [change.is_new for change in (first, again, other, keyed, same)]
+    assert is_new == [True, False, True, True, False]
     assert (again.job.id, same.job.id) == (first.job.id, keyed.job.id)
     assert len(messages(sql)) == 3
     job_control.do(control.cancel, keyed.job)

@@ -67,21 +67,19 @@ def test_how_a_parent_ends_decides(runner: JobRunner, how: Any, needs: str, stat
         assert str(made.id) in str(runner.now(last).error)
 
 
-def test_a_parent_that_is_cancelled_has_its_dependents_skipped(
-    runner: JobRunner, job_control: JobControl
-) -> None:
+def test_a_parent_that_is_cancelled_has_its_dependents_skipped(runner: JobRunner) -> None:
     parent = runner.submit()
     made = runner.submit(depends_on=[parent], depends_on_outcome="finished")
-    job_control.do(control.cancel, parent)
+    runner.job_control.do(control.cancel, parent)
     assert runner.now(made).state == "skipped"
 
 
-def test_the_retry_of_a_parent_takes_its_place(runner: JobRunner, job_control: JobControl) -> None:
+def test_the_retry_of_a_parent_takes_its_place(runner: JobRunner) -> None:
     parent = runner.submit(max_attempts=2, retry_base=0)
     made = runner.submit(depends_on=[parent])
     runner.run("failed")
     assert (runner.now(made).state, runner.now(made).unfinished_parents) == ("pending", 1)
-    parents = dependencies.of_jobs(job_control.connection, [made.id])[made.id]
+    parents = dependencies.of_jobs(runner.job_control.connection, [made.id])[made.id]
     assert [(each.id, each.outcome) for each in parents] == [
         (parent.id, "retried"),
         (runner.now(parent).retried_by, None),
@@ -111,32 +109,30 @@ def test_a_job_in_a_lane_goes_into_its_line(runner: JobRunner) -> None:
     assert runner.now(made).dispatched_at is not None
 
 
-def test_a_paused_one_stays_paused(runner: JobRunner, job_control: JobControl) -> None:
+def test_a_paused_one_stays_paused(runner: JobRunner) -> None:
     parent = runner.submit()
     made = runner.submit(depends_on=[parent])
-    job_control.do(control.pause, made)
+    runner.job_control.do(control.pause, made)
     runner.run()
     assert (runner.now(made).state, runner.now(made).is_blocked) == ("paused", False)
-    assert job_control.do(control.resume, made).dispatched_at is not None
+    assert runner.job_control.do(control.resume, made).dispatched_at is not None
 
 
-def test_a_resumed_one_still_waits(runner: JobRunner, job_control: JobControl) -> None:
+def test_a_resumed_one_still_waits(runner: JobRunner) -> None:
     made = runner.submit(depends_on=[runner.submit()], requires_approval=True)
-    assert job_control.do(control.approve, made).dispatched_at is None
+    assert runner.job_control.do(control.approve, made).dispatched_at is None
     assert runner.now(made).state == "pending"
 
 
-def test_where_it_waits_is_said(runner: JobRunner, job_control: JobControl) -> None:
+def test_where_it_waits_is_said(runner: JobRunner) -> None:
     made = runner.submit(depends_on=[runner.submit(), runner.submit()])
-    with connections.transaction(job_control.connection) as connection:
+    with connections.transaction(runner.job_control.connection) as connection:
         where = explain.of_job(connection, made, connections.now(connection))
     assert where.cause == "parents"
 
 
-def test_what_can_not_be_depended_on_is_refused(
-    runner: JobRunner, app: Celery, job_control: JobControl
-) -> None:
-    parent = job_control.make(task="tests.add", actor=ADMIN)
+def test_what_can_not_be_depended_on_is_refused(runner: JobRunner, app: Celery) -> None:
+    parent = runner.job_control.make(task="tests.add", actor=ADMIN)
     refused: list[tuple[dict[str, Any], str, str]] = [
         ({"depends_on": str(parent.id)}, "depends_on", "malformed"),
         ({"depends_on": ["one"]}, "depends_on", "malformed"),
@@ -151,7 +147,7 @@ def test_what_can_not_be_depended_on_is_refused(
                 "tests.add", *arguments, app=app, options={"serializer": "pickle"}, **given
             )
     with pytest.raises(Forbidden):
-        job_control.order(1, task="tests.add", actor=BOB, depends_on=[parent])
+        runner.job_control.order(1, task="tests.add", actor=BOB, depends_on=[parent])
 
 
 def test_a_duplicate_depends_on_nothing_more(runner: JobRunner) -> None:
@@ -255,7 +251,7 @@ def test_parents_that_end_at_the_same_time_are_both_counted(
 
 
 def test_a_parent_that_ends_before_the_commit_is_seen_by_beat(
-    runner: JobRunner, app: Celery, engine: Engine, job_control: JobControl
+    runner: JobRunner, app: Celery, engine: Engine
 ) -> None:
     parent, failing = runner.submit(), runner.submit()
     with engine.begin() as own:
@@ -264,8 +260,8 @@ def test_a_parent_that_ends_before_the_commit_is_seen_by_beat(
         runner.run()
         runner.run("failed")
     assert runner.now(made).unfinished_parents == 1
-    maintenance = LeaderMaintenance(app, job_control.settings, job_control.publisher)
-    maintenance.step(job_control.connection, is_due=False, is_idle=False)
+    maintenance = LeaderMaintenance(app, runner.job_control.settings, runner.job_control.publisher)
+    maintenance.step(runner.job_control.connection, is_due=False, is_idle=False)
     assert not runner.now(made).is_blocked
     assert runner.messages() == [str(made.id)]
     assert runner.now(skipped).state == "skipped"
@@ -339,23 +335,19 @@ def test_a_parents_retry_that_ends_before_the_commit_is_seen_after_it(
 
 
 def test_a_parent_that_was_deleted_has_its_dependents_skipped(
-    runner: JobRunner, app: Celery, job_control: JobControl
+    runner: JobRunner, app: Celery
 ) -> None:
     made = runner.submit(depends_on=[runner.submit()])
     runner.sql("DELETE FROM pgbeat.jobs WHERE id <> %s", str(made.id))
-    LeaderMaintenance(app, job_control.settings, job_control.publisher).step(
-        job_control.connection, is_due=False, is_idle=False
+    LeaderMaintenance(app, runner.job_control.settings, runner.job_control.publisher).step(
+        runner.job_control.connection, is_due=False, is_idle=False
     )
     assert runner.now(made).state == "skipped"
 
 
 @pytest.mark.parametrize("is_analyzed", [False, True])
 def test_each_round_looks_at_a_page_of_the_dependencies(
-    runner: JobRunner,
-    job_control: JobControl,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    is_analyzed: bool,
+    runner: JobRunner, monkeypatch: pytest.MonkeyPatch, *, is_analyzed: bool
 ) -> None:
     """Of 900 jobs that wait, one's parent is gone; some wait for five, of which one has ended."""
     runner.sql(
@@ -384,8 +376,10 @@ def test_each_round_looks_at_a_page_of_the_dependencies(
     monkeypatch.setattr(dependencies, "PAGE", 100)
     overlooked = dependencies.Overlooked("default")
     for _ in range(2):
-        found = [overlooked.find(job_control.connection) for _ in range(10)]
+        found = [overlooked.find(runner.job_control.connection) for _ in range(10)]
         assert found == [[]] * 9 + [[gone]]
     a_page = f"SELECT * FROM pgbeat.overlooked_parents('default', '{UUID(int=0)}', %s, 100)"
-    pages(job_control.connection, a_page, UUID(int=0))  # the first time, the function is read, too
-    assert pages(job_control.connection, a_page, UUID(int=0)) < 900
+    pages(
+        runner.job_control.connection, a_page, UUID(int=0)
+    )  # the first time, the function is read, too
+    assert pages(runner.job_control.connection, a_page, UUID(int=0)) < 900

@@ -9,7 +9,6 @@ import pytest
 from celery import Celery, chain
 
 from pgbeat.access.actors import Actor
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.database import connections
 from pgbeat.errors import (
     Forbidden,
@@ -32,6 +31,7 @@ from tests.support.jobs import JobControl, JobRunner
 from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import make_lane
+from tests.support.schedulers import Beat
 from tests.support.threads import WAITS
 
 ADD = {"task": "tests.add", "max_attempts": 1}
@@ -355,9 +355,7 @@ def test_two_that_end_in_the_same_moment(
         assert runner.states() == ["completed", "completed", "pending", "pending", "running"]
 
 
-def test_a_turn_that_somebody_held_up_comes_all_the_same(
-    runner: JobRunner, beat: Callable[..., Scheduler]
-) -> None:
+def test_a_turn_that_somebody_held_up_comes_all_the_same(runner: JobRunner) -> None:
     """Nobody waits for a row of a job with the group's in hand: who holds it, or beat, goes on."""
     made = runner.group([ADD] * 3, mode="sequential")
     with connections.engine(runner.settings.url, "tests").begin() as held:
@@ -373,9 +371,7 @@ def test_a_turn_that_somebody_held_up_comes_all_the_same(
     assert turns.stuck(runner.connection, "default") == []
 
 
-def test_beat_goes_on_with_what_was_changed_by_hand(
-    runner: JobRunner, beat: Callable[..., Scheduler]
-) -> None:
+def test_beat_goes_on_with_what_was_changed_by_hand(runner: JobRunner, beat: Beat) -> None:
     runner.group([ADD] * 3, mode="sequential", on_failure="skip_remaining")
     runner.sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE NOT is_blocked")
     beat().run_due()
@@ -556,7 +552,7 @@ def test_members_are_in_order_their_retries_behind_them(runner: JobRunner) -> No
     ],
 )
 def test_the_callback_runs_when_the_group_has_ended_so(
-    runner: JobRunner, job_control: JobControl, how: Any, outcome: str, state: str
+    runner: JobRunner, how: Any, outcome: str, state: str
 ) -> None:
     made = runner.group([ADD, AGAIN], callback=ADD, callback_outcome=outcome)
     assert made.callback is not None
@@ -564,43 +560,39 @@ def test_the_callback_runs_when_the_group_has_ended_so(
     assert runner.messages() == ids(made)
     runner.run()
     runner.run("failed")  # it is tried again
-    assert job_control.job(made.callback).is_blocked
+    assert runner.job_control.job(made.callback).is_blocked
     runner.run(how)
-    assert job_control.job(made.callback).state == state
+    assert runner.job_control.job(made.callback).state == state
     assert runner.messages() == ([str(made.callback.id)] if state == "pending" else [])
     assert len(runner.sql("SELECT 1 FROM pgbeat.jobs WHERE id = %s", str(made.callback.id))) == 1
 
 
-def test_the_callback_of_a_cancelled_group_is_skipped(
-    job_control: JobControl, runner: JobRunner
-) -> None:
+def test_the_callback_of_a_cancelled_group_is_skipped(runner: JobRunner) -> None:
     made = runner.group([ADD], callback=ADD)
     cancel(runner.unit(), made.group.id)
     assert made.callback is not None
-    assert job_control.job(made.callback).state == "skipped"
+    assert runner.job_control.job(made.callback).state == "skipped"
 
 
-def test_a_callback_can_be_cancelled_before(job_control: JobControl, runner: JobRunner) -> None:
+def test_a_callback_can_be_cancelled_before(runner: JobRunner) -> None:
     made = runner.group([ADD], callback=ADD)
     assert made.callback is not None
-    job_control.do(control.cancel, made.callback)
+    runner.job_control.do(control.cancel, made.callback)
     runner.run()
-    assert groups.get(job_control.connection, made.group.id).state == "completed"
-    assert job_control.job(made.callback).state == "cancelled"
+    assert groups.get(runner.job_control.connection, made.group.id).state == "completed"
+    assert runner.job_control.job(made.callback).state == "cancelled"
 
 
-def test_a_callback_goes_through_its_lane_and_knows_its_group(
-    job_control: JobControl, runner: JobRunner
-) -> None:
+def test_a_callback_goes_through_its_lane_and_knows_its_group(runner: JobRunner) -> None:
     make_lane(runner.sql, "l", limit=1)
     made = runner.group([ADD], mode="sequential", callback={**ADD, "lane": "l", "max_attempts": 2})
     runner.run()
     assert made.callback is not None
-    job = job_control.job(made.callback)
+    job = runner.job_control.job(made.callback)
     assert job.dispatched_at is not None
     [(payload,)] = runner.sql("SELECT payload::jsonb -> 'headers' FROM kombu_message")
     assert payload["pgbeat_callback_of"] == str(made.group.id)
-    tree = jobs_tree.of_job(job_control.connection, runner.unit().actor, job)
+    tree = jobs_tree.of_job(runner.job_control.connection, runner.unit().actor, job)
     assert [(node.kind, node.relation) for node in tree.root.children] == [
         ("job", ""),
         ("job", "body"),

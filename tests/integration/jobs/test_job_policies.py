@@ -1,6 +1,6 @@
 """Job policies: what may stand in one, and the jobs that schedules make by it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +10,6 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
 from pgbeat.access.actors import Actor
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.beat.verbs import control
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
@@ -23,8 +22,7 @@ from tests.support.command_line import Sql
 from tests.support.jobs import new_job
 from tests.support.problems import raises
 from tests.support.rows import make_job, make_lane, make_schedule
-
-Beat = Callable[..., Scheduler]
+from tests.support.schedulers import Beat
 
 DUE = "now() - interval '1 second'"
 

@@ -1,7 +1,7 @@
 """Lanes: their rows, and who gets their slots."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -28,6 +28,8 @@ from tests.support.lanes import Lanes
 from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import make_schedule
+
+Ends = Callable[..., set[lanes.Room]]
 
 # -- the limit
 
@@ -178,8 +180,19 @@ def end_and_dispatch(lane_jobs: Lanes, connection: Connection, *ids: str) -> set
     return dispatch_in_transaction(connection, lane_jobs.publisher, freed)
 
 
+@pytest.fixture
+def ends(lane_jobs: Lanes, recording: Connection) -> Ends:
+    """Does the same in a transaction of its own."""
+
+    def commit(*ids: str) -> set[lanes.Room]:
+        with connections.transaction(recording):
+            return end_and_dispatch(lane_jobs, recording, *ids)
+
+    return commit
+
+
 def test_the_next_job_has_the_slot_if_and_only_if_the_end_is_recorded(
-    lane_jobs: Lanes, recording: Connection
+    lane_jobs: Lanes, recording: Connection, ends: Ends
 ) -> None:
     lane_jobs.lane(max_running=1)
     first, second, third = lane_jobs.add(3)
@@ -189,25 +202,20 @@ def test_the_next_job_has_the_slot_if_and_only_if_the_end_is_recorded(
         assert lane_jobs.seated() == {first}
         recording.exec_driver_sql("ROLLBACK")
         recording.exec_driver_sql("BEGIN")
-    assert lane_jobs.seated() == {first}
-    assert lane_jobs.messages() == [first]
-    with connections.transaction(recording):
-        end_and_dispatch(lane_jobs, recording, first)
-    assert lane_jobs.seated() == {second}
-    assert lane_jobs.messages() == [first, second]
+    assert (lane_jobs.seated(), lane_jobs.messages()) == ({first}, [first])
+    ends(first)
+    assert (lane_jobs.seated(), lane_jobs.messages()) == ({second}, [first, second])
     assert third not in lane_jobs.messages()
 
 
-def test_the_jobs_of_several_ends_keep_their_order(lane_jobs: Lanes, recording: Connection) -> None:
+def test_the_jobs_of_several_ends_keep_their_order(lane_jobs: Lanes, ends: Ends) -> None:
     lane_jobs.lane(max_running=3)
     ids = lane_jobs.add(3)
     usual, urgent = lane_jobs.add(2), lane_jobs.add(2, priority=9)
     assert lane_jobs.dispatch() == [*urgent, ids[0]]
-    with connections.transaction(recording):
-        end_and_dispatch(lane_jobs, recording, *urgent)
+    ends(*urgent)
     assert lane_jobs.messages()[-2:] == ids[1:]
-    with connections.transaction(recording):
-        end_and_dispatch(lane_jobs, recording, *ids)
+    ends(*ids)
     assert lane_jobs.messages()[-2:] == usual
 
 
@@ -219,56 +227,42 @@ def test_the_jobs_of_several_ends_keep_their_order(lane_jobs: Lanes, recording: 
     ],
 )
 def test_a_lane_with_more_than_a_limit_is_left(
-    lane_jobs: Lanes, recording: Connection, limits: dict[str, Any]
+    lane_jobs: Lanes, ends: Ends, limits: dict[str, Any]
 ) -> None:
     """The app's own code must not run in the transaction that records an end."""
     lane_jobs.lane(max_running=1, **limits)
     first, _ = lane_jobs.add(2)
     lane_jobs.dispatch()
-    with connections.transaction(recording):
-        assert end_and_dispatch(lane_jobs, recording, first) == {room(first)}
+    assert ends(first) == {room(first)}
     assert lane_jobs.seated() == set()
 
 
-def test_a_slot_that_a_direct_execution_waits_for_is_left(
-    lane_jobs: Lanes, recording: Connection
-) -> None:
+def test_a_slot_that_a_direct_execution_waits_for_is_left(lane_jobs: Lanes, ends: Ends) -> None:
     lane_jobs.lane(max_running=1)
     first, _ = lane_jobs.add(2)
     lane_jobs.dispatch()
-    reservations.reserve(
-        lane_jobs.connection,
-        "default",
-        "l",
-        task="tests.add",
-        tags=(),
-        resources={},
-        created_by="me",
-    )
-    with connections.transaction(recording):
-        assert end_and_dispatch(lane_jobs, recording, first) == {room(first)}
+    reserve(lane_jobs.connection)
+    assert ends(first) == {room(first)}
     assert lane_jobs.dispatch() == []
     assert lane_jobs.seated() == set()
 
 
-def test_a_paused_lane_gives_no_slot_to_the_next(lane_jobs: Lanes, recording: Connection) -> None:
+def test_a_paused_lane_gives_no_slot_to_the_next(lane_jobs: Lanes, ends: Ends) -> None:
     lane_jobs.lane(max_running=1)
     first, _ = lane_jobs.add(2)
     lane_jobs.dispatch()
     lane_jobs.do(lane_control.pause, "l")
-    with connections.transaction(recording):
-        assert end_and_dispatch(lane_jobs, recording, first) == set()
+    assert ends(first) == set()
     assert lane_jobs.seated() == set()
 
 
-def test_a_lane_that_stays_locked_delays_no_end(lane_jobs: Lanes, recording: Connection) -> None:
+def test_a_lane_that_stays_locked_delays_no_end(lane_jobs: Lanes, ends: Ends) -> None:
     lane_jobs.lane(max_running=1)
     first, second = lane_jobs.add(2)
     lane_jobs.dispatch()
     with connected(lane_jobs.database) as other, connections.transaction(other):
         lanes.lock(other, "default", "l")
-        with connections.transaction(recording):
-            assert end_and_dispatch(lane_jobs, recording, first) == {room(first)}
+        assert ends(first) == {room(first)}
         assert lane_jobs.sql("SELECT state FROM pgbeat.jobs WHERE id = %s", first) == [("skipped",)]
     assert lane_jobs.dispatch() == [second]
 

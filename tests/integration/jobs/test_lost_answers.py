@@ -18,14 +18,6 @@ BODY = b"W1sibG9zdCEi"
 
 
 @pytest.fixture
-def proxy(database: str) -> Iterator[Proxy]:
-    """A proxy before the test's database."""
-    proxy = Proxy(database)
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture
 def app(proxy: Proxy, sql: Sql) -> Iterator[Celery]:
     """An app that reaches its broker and pgbeat over the proxy."""
     make_lane(sql, "one")

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -15,7 +15,6 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 import pgbeat
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER
 from pgbeat.broker.publishing import template_sender
 from pgbeat.config import postgres_url
@@ -27,6 +26,7 @@ from pgbeat.worker.finishing import policy_retries
 from tests.support.jobs import JobControl, any_arguments, opened_app
 from tests.support.problems import raises
 from tests.support.rows import Sql, make_lane, make_schedule
+from tests.support.schedulers import Beat
 
 
 @pytest.fixture
@@ -351,16 +351,14 @@ class TestSchedules:
     """What beat launches is sent by the policy too."""
 
     @pytest.mark.parametrize("policy", [{}, {"lane": "two"}])
-    def test_its_job_policy_is_stronger(
-        self, app: Celery, sql: Sql, beat: Callable[..., Scheduler], policy: dict[str, str]
-    ) -> None:
+    def test_its_job_policy_is_stronger(self, sql: Sql, beat: Beat, policy: dict[str, str]) -> None:
         """As what is given to `submit`."""
         make_lane(sql, "two")
         make_schedule(sql, due="-1 second", task="plain.in_lane", job_policy=policy)
         beat().run_due()
         assert jobs_of(sql, "lane") == [(policy.get("lane", "one"),)]
 
-    def test_beats_refuse_wrong_policies(self, app: Celery, beat: Callable[..., Scheduler]) -> None:
+    def test_beats_refuse_wrong_policies(self, app: Celery, beat: Beat) -> None:
         """With a line for each mistake."""
         app.task(any_arguments, name="wrong", shared=False, pgbeat={"priority": "high"})
         with pytest.raises(SystemExit, match="priority"):
