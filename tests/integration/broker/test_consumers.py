@@ -350,7 +350,7 @@ def test_several_release_the_same_dead(opened: Sessions, connection: Connection)
 # -- plans ----------------------------------------------------------------------------------------
 
 
-def test_statements_use_their_indexes(opened: Sessions, connection: Connection) -> None:
+def test_statements_use_their_indexes(connection: Connection) -> None:
     """However the server came to know the table, and for whatever parameters it plans."""
     wanted = {
         "due_maintenance": {"kombu_message_delayed", "kombu_message_expiring"},

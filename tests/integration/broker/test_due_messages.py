@@ -49,9 +49,7 @@ def test_delayed_messages_are_promoted_when_due(opened: Sessions, connection: Co
     ) == [("later",)]
 
 
-def test_due_messages_of_ended_jobs_are_dropped(
-    opened: Sessions, connection: Connection, sql: Sql
-) -> None:
+def test_due_messages_of_ended_jobs_are_dropped(connection: Connection, sql: Sql) -> None:
     """A task asked for Celery's retry when its job was cancelled, or before its process died."""
     for name in ("scheduled", "running", "failed", "completed", "cancelled", "skipped"):
         job_id = make_job(sql, name)

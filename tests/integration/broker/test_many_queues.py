@@ -59,9 +59,7 @@ def idle(connection: Any) -> Any:
     return session
 
 
-def test_an_idle_consumer_of_many_queues(
-    opened: Sessions, connection: Connection, connect: Connect
-) -> None:
+def test_an_idle_consumer_of_many_queues(connection: Connection, connect: Connect) -> None:
     names = declare(connection, 500)
     ours, got = connect(), list[Any]()
     consumer = kombu.Consumer(

@@ -85,9 +85,7 @@ def test_all_waiting_consumers_are_notified(
     assert notified(waiter, connection) == []
 
 
-def test_a_consumer_can_not_wait_during_a_publish(
-    opened: Sessions, waiter: Claimant, connection: Connection
-) -> None:
+def test_a_consumer_can_not_wait_during_a_publish(opened: Sessions, waiter: Claimant) -> None:
     """The uncommitted message can't be claimed, and its publisher won't notify the consumer."""
     publisher = opened.open()
     publisher.execute(text("BEGIN"))

@@ -197,7 +197,7 @@ def test_an_unused_queue_expires(opened: Sessions, connection: Connection) -> No
     assert two_minutes_later() == ["declared", "for ever"]
 
 
-def test_declaring_and_deleting_at_once(opened: Sessions, connection: Connection) -> None:
+def test_declaring_and_deleting_at_once(opened: Sessions) -> None:
     """No session gets an error, whatever the others do to the same queues."""
 
     def work(mine: Connection, seed: int) -> None:

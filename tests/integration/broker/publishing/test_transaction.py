@@ -314,7 +314,7 @@ def test_other_objects_than_sessions_are_refused(ours: Celery, engine: Engine) -
             pgbeat.in_transaction(wrong, ours)  # type: ignore[call-overload]
 
 
-def test_a_database_without_a_broker_says_so(empty_database: str, database: str) -> None:
+def test_a_database_without_a_broker_says_so(empty_database: str) -> None:
     """The session's database is not the broker's, or was not migrated."""
     engine = create_engine(sqlalchemy_url(empty_database), poolclass=NullPool)
     app = make_app(transport_url(empty_database))

@@ -263,9 +263,7 @@ def test_the_stock_transport_knows_no_block(database: str, engine: Engine) -> No
 # -- which database -------------------------------------------------------------------------------
 
 
-def test_a_transaction_elsewhere_is_refused(
-    app: Celery, pgbeat_databases: Any, database: str
-) -> None:
+def test_a_transaction_elsewhere_is_refused(app: Celery, pgbeat_databases: Any) -> None:
     """It has tables of the same names, whose messages would reach no worker."""
     with pgbeat_databases.lent() as dsn:
         elsewhere = make_app(transport_url(dsn))

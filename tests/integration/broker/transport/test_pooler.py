@@ -1,6 +1,6 @@
 """Behind PgBouncer in transaction mode: noticed, named, and served."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,10 +8,9 @@ from kombu import Connection
 
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import until
+from tests.support.rows import Sql
 
 pytestmark = needs_pgbouncer
-
-Sql = Callable[..., list[tuple[object, ...]]]
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def transport_url_of(connect: Connect) -> str:
     return str(connect().as_uri(include_password=True))
 
 
-def test_notifications_during_other_work_are_not_missed(connection: Any, connect: Connect) -> None:
+def test_notifications_during_other_work_are_not_missed(connection: Any) -> None:
     """The notification comes with the answer to an acknowledgement, for which no thread waits."""
     inbox = Inbox(connection, "q", prefetch=10)
     publish(connection, "q", "first")
