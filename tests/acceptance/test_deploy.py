@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from pgbeat.monitoring.metrics.families import FAMILIES
 from pgbeat.version import __version__
 from tests.support.databases import rows_of
 from tests.support.processes import ROOT
-from tests.support.rows import make_job, make_lane
+from tests.support.rows import Sql, make_job, make_lane
 
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
@@ -343,7 +343,7 @@ def _render(connection: Connection, settings: Settings) -> str:
     return prometheus.render(connection, settings, has_broker=True)[0].decode()
 
 
-def _one_of_everything(sql: Callable[..., list[tuple[Any, ...]]]) -> None:
+def _one_of_everything(sql: Sql) -> None:
     sql("SELECT pgbeat.adopt_broker()")
     sql("INSERT INTO kombu_queue (name) VALUES ('q')")
     [(key,)] = sql(

@@ -18,7 +18,6 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from pgbeat.config import postgres_url
 from pgbeat.processes import known, probe
 from pgbeat.processes.pulse import Pulse
-from tests.support.command_line import Sql
 from tests.support.processes import Process, Processes, until
 
 #: Signs of life come every five seconds.
@@ -68,9 +67,7 @@ def test_one_that_hangs_is_not_alive(probed: Processes, role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["beat", "worker"])
-def test_one_without_its_database_is_alive_but_not_ready(
-    probed: Processes, role: str, sql: Sql
-) -> None:
+def test_one_without_its_database_is_alive_but_not_ready(probed: Processes, role: str) -> None:
     """A restart would not bring the database back."""
     nowhere = "postgresql://nobody@127.0.0.1:1/none"
     process = (

@@ -12,11 +12,11 @@ from celery import Celery
 from sqlalchemy import create_engine
 
 import pgbeat
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.testing.databases import Databases
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Processes, until
 from tests.support.rows import make_schedule
+from tests.support.schedulers import Beat
 
 NAMES = ("left", "right")
 
@@ -82,9 +82,7 @@ def submit(side: Side, count: int, way: str) -> None:
     engine.dispose()
 
 
-def test_apps_of_one_process_keep_to_their_databases(
-    sides: list[Side], beat: Callable[..., Scheduler]
-) -> None:
+def test_apps_of_one_process_keep_to_their_databases(sides: list[Side], beat: Beat) -> None:
     """Jobs, tasks in transactions and two leading beats, from many threads at the same time."""
     ways = ("submit", "committed", "rolled back")
     threads = [

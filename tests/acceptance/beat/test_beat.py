@@ -5,9 +5,7 @@ import re
 import signal
 import time
 from base64 import b64decode
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -17,10 +15,8 @@ from celery.beat import Service
 from pgbeat import Context, Launcher, launcher
 from pgbeat.beat.scheduler import Scheduler
 from tests.support.processes import Processes, until
-from tests.support.rows import make_schedule
-
-Beat = Callable[..., Scheduler]
-Sql = Callable[..., list[tuple[Any, ...]]]
+from tests.support.rows import Sql, make_schedule
+from tests.support.schedulers import Beat
 
 
 def outcomes(sql: Sql) -> str:

@@ -1,9 +1,7 @@
 """Beats and their broker: in the same database, elsewhere, and away."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -11,10 +9,8 @@ from celery import Celery
 
 from pgbeat.beat.scheduler import Scheduler
 from tests.support.processes import Processes, until
-from tests.support.rows import make_schedule
-
-Beat = Callable[..., Scheduler]
-Sql = Callable[..., list[tuple[Any, ...]]]
+from tests.support.rows import Sql, make_schedule
+from tests.support.schedulers import Beat
 
 
 @pytest.mark.slow

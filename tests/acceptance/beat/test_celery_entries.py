@@ -1,16 +1,10 @@
 """Celery's entries: what its scheduler offers to code, on rows."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from celery import Celery
 
-from pgbeat.beat.scheduler import Scheduler
-from tests.support.rows import make_schedule
-
-Beat = Callable[..., Scheduler]
-Sql = Callable[..., list[tuple[Any, ...]]]
+from tests.support.rows import Sql, make_schedule
+from tests.support.schedulers import Beat
 
 
 def test_scheduler_schedule_is_a_view_of_the_rows(beat: Beat, sql: Sql) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,17 +10,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import postgres_url
 from pgbeat.database.migrations import migrate
 from pgbeat.testing.databases import TemporaryServer
 from tests.support import killed_beats
 from tests.support.databases import rows_of
 from tests.support.processes import Process, Processes, until
-from tests.support.rows import make_schedule
-
-Beat = Callable[..., Scheduler]
-Sql = Callable[..., list[tuple[Any, ...]]]
+from tests.support.rows import Sql, make_schedule
+from tests.support.schedulers import Beat
 
 LEADER = """
     SELECT l.pid FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objid = 1050

@@ -2,19 +2,16 @@
 
 import signal
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 from celery import Celery
 from kombu import Connection, Exchange, Queue
 
-from pgbeat.beat.scheduler import Scheduler
 from tests.support import killed_beats
 from tests.support.command_line import Sql
 from tests.support.processes import Process, until
+from tests.support.schedulers import Beat
 from tests.support.transport_workers import TransportWorkers, transport_url
-
-Beat = Callable[..., Scheduler]
 
 #: The messages of tasks: not those of events and remote control.
 TASKS = "payload::json -> 'headers' ->> 'id' IS NOT NULL"

@@ -9,8 +9,6 @@ from celery import Celery
 
 from tests.support.processes import JournalWorkers
 
-Sql = Callable[..., list[tuple[Any, ...]]]
-
 APP = "tests.support.apps.results"
 
 
@@ -21,9 +19,22 @@ class Workers(JournalWorkers):
 
 
 class Finishers(Workers):
-    """Workers of `tests.support.apps.finishing`."""
+    """Workers of `tests.support.apps.finishing`, and a client of theirs."""
 
     app = "tests.support.apps.finishing"
+    client: "Client"
+
+    def sign(self, task: str, *arguments: Any, **options: Any) -> Any:
+        """Returns a signature of a task."""
+        return self.client.app.signature(f"finishing.{task}", args=arguments, options=options)
+
+    def rows(self) -> list[tuple[str, int]]:
+        """Returns what tasks have written, in order."""
+        return [(what, n) for what, n in self.sql("SELECT what, n FROM written ORDER BY 1, 2")]
+
+    def is_quiet(self) -> bool:
+        """Returns whether there is no message left."""
+        return self.sql("SELECT count(*) FROM kombu_message") == [(0,)]
 
     def deaths(self) -> int:
         """Returns how many processes have killed themselves."""
@@ -45,16 +56,13 @@ class Client:
 
         return sign
 
-    def finishing(self, task: str, *arguments: Any, **options: Any) -> Any:
-        """Returns a signature of a task of `tests.support.apps.finishing`."""
-        return self.app.signature(f"finishing.{task}", args=arguments, options=options)
-
 
 @pytest.fixture
-def finishers(database: str, tmp_path: Path, sql: Sql) -> Iterator[Finishers]:
+def finishers(database: str, tmp_path: Path, client: Client) -> Iterator[Finishers]:
     """Starts workers whose tasks insert rows, on the test's database."""
-    sql("CREATE TABLE written (what text NOT NULL, n integer NOT NULL)")
     made = Finishers(database, tmp_path)
+    made.client = client
+    made.sql("CREATE TABLE written (what text NOT NULL, n integer NOT NULL)")
     yield made
     made.stop_all()
 

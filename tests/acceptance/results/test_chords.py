@@ -11,9 +11,10 @@ from celery import chain, chord, group
 from pgbeat.config import postgres_url
 from pgbeat.database.migrations import migrate
 from pgbeat.testing.databases import TemporaryServer
-from tests.acceptance.results.conftest import Client, Sql, Workers
+from tests.acceptance.results.conftest import Client, Workers
 from tests.support.apps.results import STEPS
 from tests.support.processes import until
+from tests.support.rows import Sql
 
 
 def test_what_celery_composes(workers: Workers, client: Client) -> None:

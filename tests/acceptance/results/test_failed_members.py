@@ -7,8 +7,9 @@ from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import chain, chord, group
 from celery.exceptions import ChordError
 
-from tests.acceptance.results.conftest import Client, Sql, Workers
+from tests.acceptance.results.conftest import Client, Workers
 from tests.support.processes import until
+from tests.support.rows import Sql
 
 
 def assert_failed(workers: Workers, chord: Any, cause: type[Exception]) -> None:
@@ -23,21 +24,18 @@ def assert_failed(workers: Workers, chord: Any, cause: type[Exception]) -> None:
     assert len(workers.journal()) == 2
 
 
-@pytest.mark.slow
-def test_a_member_that_takes_too_long(workers: Workers, client: Client, sql: Sql) -> None:
+@pytest.mark.parametrize(
+    ("task", "cause"),
+    [("die", WorkerLostError), pytest.param("sleep", TimeLimitExceeded, marks=pytest.mark.slow)],
+)
+def test_a_member_whose_process_is_lost(
+    workers: Workers, client: Client, sql: Sql, task: str, cause: type[Exception]
+) -> None:
     workers.start("-P", "prefork", "-c", "2")
     body = client.body().on_error(client.errback())
-    failed = chord([client.add(1, 1), client.sleep(60, time_limit=1)], body)()
-    assert_failed(workers, failed, TimeLimitExceeded)
-    assert failed.parent.results[0].get(timeout=10) == 2
-    assert sql("SELECT ended FROM pgbeat.chords") == [(True,)]
-
-
-def test_a_member_whose_process_is_lost(workers: Workers, client: Client, sql: Sql) -> None:
-    workers.start("-P", "prefork", "-c", "2")
-    body = client.body().on_error(client.errback())
-    failed = chord([client.add(1, 1), client.die()], body)()
-    assert_failed(workers, failed, WorkerLostError)
+    member = client.die() if task == "die" else client.sleep(60, time_limit=1)
+    failed = chord([client.add(1, 1), member], body)()
+    assert_failed(workers, failed, cause)
     assert failed.parent.results[0].get(timeout=10) == 2
     assert sql("SELECT ended FROM pgbeat.chords") == [(True,)]
 

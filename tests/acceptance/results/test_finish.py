@@ -1,7 +1,6 @@
 """`pgbeat.finish` with real workers: rows, result, messages and acknowledgement are one."""
 
 import json
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -21,18 +20,6 @@ from tests.support.apps.finishing import STEPS
 from tests.support.processes import Process, until
 from tests.support.transport_workers import POOLS
 
-Sql = Callable[..., list[tuple[Any, ...]]]
-
-
-def rows(sql: Sql) -> list[tuple[str, int]]:
-    """Returns what tasks have written, in order."""
-    return [(what, n) for what, n in sql("SELECT what, n FROM written ORDER BY 1, 2")]
-
-
-def is_quiet(sql: Sql) -> bool:
-    """Returns whether there is no message left."""
-    return sql("SELECT count(*) FROM kombu_message") == [(0,)]
-
 
 @pytest.mark.parametrize(
     ("pool", "is_async"),
@@ -44,18 +31,18 @@ def is_quiet(sql: Sql) -> bool:
     ],
 )
 def test_what_a_task_writes_commits_with_its_end(
-    finishers: Finishers, client: Client, sql: Sql, pool: str, is_async: str
+    finishers: Finishers, pool: str, is_async: str
 ) -> None:
     finishers.start("-P", pool, "-c", "2", TESTS_ASYNC=is_async)
-    sign = client.finishing
+    sign = finishers.sign
     assert chain(sign("book", 1), sign("confirm"))().get(timeout=30) == 1
     assert chord([sign("book", n) for n in (2, 3)], sign("collect"))().get(timeout=30) == 2
     assert sign("retry", 4).delay().get(timeout=30) == 4
     assert sign("replace", 5).delay().get(timeout=30) == 5
     with pytest.raises(ValueError, match="it fails"):
         sign("fail", 6).delay().get(timeout=30)
-    until(lambda: is_quiet(sql))
-    assert rows(sql) == [
+    until(finishers.is_quiet)
+    assert finishers.rows() == [
         ("attempt 2", 4),
         ("booked", 1),
         ("booked", 2),
@@ -67,51 +54,47 @@ def test_what_a_task_writes_commits_with_its_end(
 
 
 @pytest.mark.slow
-def test_all_tasks_end_in_one_transaction_if_asked_to(
-    finishers: Finishers, client: Client, sql: Sql
-) -> None:
+def test_all_tasks_end_in_one_transaction_if_asked_to(finishers: Finishers) -> None:
     """Also those that write nothing: alone, in a chain, in a chord, and failing."""
     finishers.start("-P", "prefork", "-c", "2", TESTS_SETTINGS=json.dumps({"pgbeat_finish": True}))
-    plain = client.finishing("plain")
+    plain = finishers.sign("plain")
     assert plain.clone((1,)).delay().get(timeout=30) == 1
     assert chain(plain.clone((2,)), plain, plain)().get(timeout=30) == 2
     assert chord([plain.clone((n,)) for n in range(3)], plain)().get(timeout=30) == [0, 1, 2]
     with pytest.raises(ValueError, match="it fails"):
-        client.finishing("fail", 3).delay().get(timeout=30)
-    assert is_quiet(sql)
+        finishers.sign("fail", 3).delay().get(timeout=30)
+    assert finishers.is_quiet()
 
 
 @pytest.mark.parametrize("is_async", ["", "1"])
 @pytest.mark.slow
-def test_a_run_that_lost_its_message_leaves_nothing(
-    finishers: Finishers, client: Client, sql: Sql, is_async: str
-) -> None:
+def test_a_run_that_lost_its_message_leaves_nothing(finishers: Finishers, is_async: str) -> None:
     """As when the claim was taken for dead: the run that comes after it is the only one.
 
     Nor is the size of the chord there that would have followed.
     """
     worker = finishers.start("-P", "prefork", "-c", "1", TESTS_ASYNC=is_async)
-    plain = client.finishing("plain")
-    result = chain(client.finishing("wait", 1), group(plain, plain), plain).delay()
+    plain = finishers.sign("plain")
+    result = chain(finishers.sign("wait", 1), group(plain, plain), plain).delay()
     until((finishers.folder / "waiting").exists)
-    sql("UPDATE kombu_message SET claimed_by = NULL, visible = true")
-    sql("DELETE FROM kombu_message")
+    finishers.sql("UPDATE kombu_message SET claimed_by = NULL, visible = true")
+    finishers.sql("DELETE FROM kombu_message")
     (finishers.folder / "go").touch()
     worker.says("Nothing of task", 30)
-    assert rows(sql) == []
-    assert sql("SELECT * FROM pgbeat.chords") == []
+    assert finishers.rows() == []
+    assert finishers.sql("SELECT * FROM pgbeat.chords") == []
     assert result.state == "PENDING"
 
 
 @pytest.mark.parametrize("state", ["failed", "completed"])
 def test_a_run_whose_job_has_ended_leaves_nothing(
-    finishers: Finishers, client: Client, sql: Sql, database: str, state: Any
+    finishers: Finishers, database: str, state: Any
 ) -> None:
     """A worker whose process died with it reported that, and was killed with the message.
 
     Or another run of it has completed: what that one wrote is there once.
     """
-    job = submitted(client, "wait", 1)
+    job = submitted(finishers.client, "wait", 1)
     worker = finishers.start("-P", "prefork", "-c", "1")
     until((finishers.folder / "waiting").exists)
     died = ExecutionRecord(
@@ -121,9 +104,9 @@ def test_a_run_whose_job_has_ended_leaves_nothing(
         executions.record(connection, [died])
     (finishers.folder / "go").touch()
     worker.says("Nothing of task", 30)
-    until(lambda: is_quiet(sql))
-    assert rows(sql) == []
-    assert sql("SELECT state FROM pgbeat.jobs") == [(state,)]
+    until(finishers.is_quiet)
+    assert finishers.rows() == []
+    assert finishers.sql("SELECT state FROM pgbeat.jobs") == [(state,)]
 
 
 @pytest.mark.parametrize(
@@ -138,39 +121,37 @@ def test_a_run_whose_job_has_ended_leaves_nothing(
     ],
 )
 def test_a_connection_cut_at_the_end_has_the_task_run_again(
-    finishers: Finishers, client: Client, sql: Sql, pool: str, is_async: str, has_more: bool
+    finishers: Finishers, pool: str, is_async: str, has_more: bool
 ) -> None:
     """Also if Celery has called what follows in its chain."""
     worker = finishers.start("-P", pool, "-c", "1", TESTS_ASYNC=is_async)
-    sign = client.finishing
+    sign = finishers.sign
     result = (chain(sign("wait", 1), sign("confirm")) if has_more else sign("wait", 1)).delay()
     until((finishers.folder / "waiting").exists)
-    sql(
+    finishers.sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE state = 'idle in transaction' AND query LIKE 'INSERT INTO written%%'"
     )
     (finishers.folder / "go").touch()
     worker.says("A task runs again", 30)
     assert result.get(timeout=30) == 1
-    until(lambda: is_quiet(sql))
-    assert rows(sql) == [("confirmed", 1)] * has_more + [("waited", 1)]
+    until(finishers.is_quiet)
+    assert finishers.rows() == [("confirmed", 1)] * has_more + [("waited", 1)]
 
 
-def test_a_commit_that_the_database_refuses_is_a_failure(
-    finishers: Finishers, client: Client, sql: Sql
-) -> None:
+def test_a_commit_that_the_database_refuses_is_a_failure(finishers: Finishers) -> None:
     """Of a task alone, of one in a chain, and of a job."""
-    sql("ALTER TABLE written ADD UNIQUE (what) DEFERRABLE INITIALLY DEFERRED")
-    sql("INSERT INTO written VALUES ('booked', 0)")
+    finishers.sql("ALTER TABLE written ADD UNIQUE (what) DEFERRABLE INITIALLY DEFERRED")
+    finishers.sql("INSERT INTO written VALUES ('booked', 0)")
     finishers.start("-P", "threads", "-c", "2")
-    sign = client.finishing
-    alone, job = sign("book", 1).delay(), submitted(client, "book", 2)
+    sign = finishers.sign
+    alone, job = sign("book", 1).delay(), submitted(finishers.client, "book", 2)
     chained = chain(sign("book", 3), sign("confirm")).delay()
-    for result in (alone, client.app.AsyncResult(job), chained.parent):
+    for result in (alone, finishers.client.app.AsyncResult(job), chained.parent):
         assert isinstance(result.get(timeout=30, propagate=False), Exception)
-    until(lambda: is_quiet(sql))
-    assert rows(sql) == [("booked", 0)]
-    assert sql("SELECT state FROM pgbeat.executions") == [("failed",)]
+    until(finishers.is_quiet)
+    assert finishers.rows() == [("booked", 0)]
+    assert finishers.sql("SELECT state FROM pgbeat.executions") == [("failed",)]
 
 
 @pytest.mark.parametrize(
@@ -184,19 +165,13 @@ def test_a_commit_that_the_database_refuses_is_a_failure(
 )
 @pytest.mark.slow
 def test_where_it_cannot_hold_the_task_fails(
-    finishers: Finishers,
-    client: Client,
-    sql: Sql,
-    task: str,
-    error: type[Exception],
-    why: str,
-    kept: list[Any],
+    finishers: Finishers, task: str, error: type[Exception], why: str, kept: list[Any]
 ) -> None:
     """Rather than commit by itself."""
     finishers.start("-c", "1")
     with pytest.raises(error, match=why):
-        client.finishing(task, 1).delay().get(timeout=30)
-    assert rows(sql) == kept
+        finishers.sign(task, 1).delay().get(timeout=30)
+    assert finishers.rows() == kept
 
 
 @pytest.mark.slow
@@ -212,20 +187,22 @@ def test_an_option_that_cannot_hold_ends_the_worker_at_its_start(finishers: Fini
     )
 
 
-def test_a_job_ends_with_its_execution(finishers: Finishers, client: Client, sql: Sql) -> None:
+def test_a_job_ends_with_its_execution(finishers: Finishers) -> None:
     finishers.start("-c", "1", TESTS_SETTINGS=json.dumps({"pgbeat_finish": True}))
 
-    @client.app.task(name="finishing.book", shared=False)
+    @finishers.client.app.task(name="finishing.book", shared=False)
     def book(n: int) -> int:
         return n
 
-    job = pgbeat.submit(book, 1, app=client.app)
-    assert client.app.AsyncResult(str(job.id)).get(timeout=30) == 1
+    job = pgbeat.submit(book, 1, app=finishers.client.app)
+    assert finishers.client.app.AsyncResult(str(job.id)).get(timeout=30) == 1
     # Not later: what the result is read from has the rest.
-    assert sql("SELECT state FROM pgbeat.jobs") == [("completed",)]
-    assert sql("SELECT state, result, number FROM pgbeat.executions") == [("completed", "1", 1)]
-    assert is_quiet(sql)
-    assert rows(sql) == [("booked", 1)]
+    assert finishers.sql("SELECT state FROM pgbeat.jobs") == [("completed",)]
+    assert finishers.sql("SELECT state, result, number FROM pgbeat.executions") == [
+        ("completed", "1", 1)
+    ]
+    assert finishers.is_quiet()
+    assert finishers.rows() == [("booked", 1)]
 
 
 def submitted(client: Client, task: str, *arguments: Any) -> str:
@@ -239,23 +216,25 @@ def submitted(client: Client, task: str, *arguments: Any) -> str:
 
 
 def test_an_end_that_is_not_committed_is_recorded_by_nobody(
-    finishers: Finishers, client: Client, sql: Sql, database: str
+    finishers: Finishers, database: str
 ) -> None:
     """Though the recorder tries again to write that its task began, while the task ends."""
-    waits, other = submitted(client, "wait", 1), submitted(client, "plain", 2)
-    state = partial(sql, "SELECT state FROM pgbeat.jobs WHERE id = %s")
+    waits, other = submitted(finishers.client, "wait", 1), submitted(finishers.client, "plain", 2)
+    state = partial(finishers.sql, "SELECT state FROM pgbeat.jobs WHERE id = %s")
     with psycopg.connect(database) as jobs, psycopg.connect(database) as messages:
         jobs.execute("SELECT FROM pgbeat.unfinished_jobs FOR UPDATE")
         worker = finishers.start("-P", "threads", "-c", "2")
         until((finishers.folder / "waiting").exists)
-        until(lambda: sql("SELECT count(*) FROM kombu_message") == [(1,)])
+        until(lambda: finishers.sql("SELECT count(*) FROM kombu_message") == [(1,)])
         messages.execute("SELECT FROM kombu_message FOR UPDATE")
         (finishers.folder / "go").touch()
         blocked = "FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         ends = f"{blocked} AND query LIKE '%DELETE FROM kombu_message%'"
-        until(lambda: sql(f"SELECT pid {blocked} AND query LIKE 'WITH r AS MATERIALIZED%'"))
+        until(
+            lambda: finishers.sql(f"SELECT pid {blocked} AND query LIKE 'WITH r AS MATERIALIZED%'")
+        )
         jobs.rollback()
-        until(lambda: sql(f"SELECT pid {ends}"))
+        until(lambda: finishers.sql(f"SELECT pid {ends}"))
         # The job is locked before its message and its result, as by whoever else ends it.
         with pytest.raises(psycopg.errors.LockNotAvailable):
             jobs.execute(
@@ -264,12 +243,14 @@ def test_an_end_that_is_not_committed_is_recorded_by_nobody(
         jobs.rollback()
         until(lambda: state(other) == [("completed",)])
         assert state(waits) in ([("pending",)], [("running",)])
-        sql(f"SELECT pg_terminate_backend(pid) {ends}")
+        finishers.sql(f"SELECT pg_terminate_backend(pid) {ends}")
         worker.says("A task runs again", 30)
-    assert client.app.AsyncResult(waits).get(timeout=30) == 1
-    assert rows(sql) == [("waited", 1)]
+    assert finishers.client.app.AsyncResult(waits).get(timeout=30) == 1
+    assert finishers.rows() == [("waited", 1)]
     assert state(waits) == [("completed",)]
-    recorded = partial(sql, "SELECT state FROM pgbeat.executions WHERE job_id = %s", waits)
+    recorded = partial(
+        finishers.sql, "SELECT state FROM pgbeat.executions WHERE job_id = %s", waits
+    )
     until(lambda: sorted(recorded()) == [("completed",), ("failed",)])
 
 
@@ -278,63 +259,57 @@ def test_an_end_that_is_not_committed_is_recorded_by_nobody(
 @pytest.mark.parametrize(
     ("step", "is_async"), [*((step, "") for step in STEPS), (STEPS[3], "1"), (STEPS[4], "1")]
 )
-def test_a_process_killed_at_each_step(
-    finishers: Finishers, client: Client, sql: Sql, step: str, is_async: str
-) -> None:
+def test_a_process_killed_at_each_step(finishers: Finishers, step: str, is_async: str) -> None:
     """Twenty times, during 2,000 chains of two tasks: every row is there once."""
     finishers.start("-P", "prefork", "-c", "2", TESTS_DIE_AT=step, TESTS_ASYNC=is_async)
-    sign = client.finishing
+    sign = finishers.sign
     for n in range(1000):
         chain(sign("retry", n, 1), sign("confirm"))()
         chain(sign("book", n), sign("confirm"))()
-    until(lambda: is_quiet(sql), 300)
+    until(finishers.is_quiet, 300)
     assert finishers.deaths() == 20
     for what, times in (("booked", 1), ("attempt 1", 1), ("confirmed", 2)):
-        found = sql("SELECT n FROM written WHERE what = %s ORDER BY n", what)
+        found = finishers.sql("SELECT n FROM written WHERE what = %s ORDER BY n", what)
         assert [n for (n,) in found] == [n for n in range(1000) for _ in range(times)]
 
 
-def has_ended_or_is_done(worker: Process, sql: Sql) -> bool:
+def has_ended_or_is_done(finishers: Finishers, worker: Process) -> bool:
     """Returns whether the worker has died, or there is nothing left to do."""
-    return worker.poll() is not None or is_quiet(sql)
+    return worker.poll() is not None or finishers.is_quiet()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("step", STEPS)
-def test_a_worker_killed_at_each_step(
-    finishers: Finishers, client: Client, sql: Sql, step: str
-) -> None:
+def test_a_worker_killed_at_each_step(finishers: Finishers, step: str) -> None:
     """All its processes at once; another worker goes on."""
     settings = {"TESTS_DIE_AT": step, "TESTS_DEATHS": "20", "TESTS_DIE_TOGETHER": "yes"}
-    sign = client.finishing
+    sign = finishers.sign
     for n in range(500):
         chain(sign("book", n), sign("confirm"))()
-    while not is_quiet(sql):
+    while not finishers.is_quiet():
         worker = finishers.start("-P", "prefork", "-c", "2", **settings)
-        until(partial(has_ended_or_is_done, worker, sql), 120)
+        until(partial(has_ended_or_is_done, finishers, worker), 120)
     assert finishers.deaths() >= 10
     for what in ("booked", "confirmed"):
-        found = sql("SELECT n FROM written WHERE what = %s ORDER BY n", what)
+        found = finishers.sql("SELECT n FROM written WHERE what = %s ORDER BY n", what)
         assert [n for (n,) in found] == list(range(500))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_chord_of_jobs_outlives_twelve_kills(
-    finishers: Finishers, client: Client, sql: Sql
-) -> None:
+def test_a_chord_of_jobs_outlives_twelve_kills(finishers: Finishers) -> None:
     """Of 1,500 jobs every row is there once, for each job that completed, and the body ran."""
     policies = {"pgbeat_task_policies": {"finishing.book": {"max_attempts": 1}}}
-    client.app.conf.update(policies)
+    finishers.client.app.conf.update(policies)
     start = partial(
         finishers.start, "-P", "prefork", "-c", "4", TESTS_SETTINGS=json.dumps(policies)
     )
-    sign = client.finishing
+    sign = finishers.sign
     result = chord([sign("book", n) for n in range(1500)], sign("collect")).delay()
 
     def has_written(count: int) -> bool:
-        return bool(sql("SELECT count(*) FROM written")[0][0] >= count)
+        return bool(finishers.sql("SELECT count(*) FROM written")[0][0] >= count)
 
     for death in range(12):
         worker = start()
@@ -342,7 +317,7 @@ def test_a_chord_of_jobs_outlives_twelve_kills(
         worker.kill_group()
     start()
     assert result.get(timeout=300) == 1500
-    until(lambda: is_quiet(sql), 60)
-    assert [n for _, n in rows(sql)] == [*range(1500), 1500]
-    until(lambda: sql("SELECT DISTINCT state FROM pgbeat.jobs") == [("completed",)], 60)
-    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(1500,)]
+    until(finishers.is_quiet, 60)
+    assert [n for _, n in finishers.rows()] == [*range(1500), 1500]
+    until(lambda: finishers.sql("SELECT DISTINCT state FROM pgbeat.jobs") == [("completed",)], 60)
+    assert finishers.sql("SELECT count(*) FROM pgbeat.jobs") == [(1500,)]

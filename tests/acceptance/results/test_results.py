@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import until
 from tests.support.threads import together
 from tests.support.transport_workers import POOLS
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 #: A caller in a process of its own; `%s` is what it does before everything else.
 CALLER = """
@@ -42,18 +39,18 @@ print("all came")
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_every_pool_stores_results(workers: Workers, client: Client, pool: str) -> None:
-    workers.start("-P", pool, "-c", "2")
+    worker = workers.start("-P", pool, "-c", "2")
     assert client.add(1, 2).delay().get(timeout=30) == 3
     assert group(client.add(n, n) for n in range(10))().get(timeout=30) == list(range(0, 20, 2))
-    assert chord([client.add(n, n) for n in range(5)], client.body())().get(timeout=30) == [
-        0,
-        2,
-        4,
-        6,
-        8,
-    ]
+    members = [client.add(n, n) for n in range(5)]
+    assert chord(members, client.body())().get(timeout=30) == [0, 2, 4, 6, 8]
     with pytest.raises(ValueError, match="it fails"):
         client.fail().delay().get(timeout=30)
+    retried = client.retried(2).delay()
+    assert retried.get(timeout=30) == 2
+    assert (retried.name, retried.args, retried.kwargs) == ("results.retried", [2], {})
+    assert (retried.retries, retried.queue) == (2, "celery")
+    assert str(retried.worker) in worker.command
 
 
 @pytest.mark.parametrize(
@@ -103,17 +100,6 @@ def test_many_threads_wait(workers: Workers, client: Client) -> None:
 
     found = together([partial(wait, n) for n in range(5)])
     assert found == [[n + k for k in range(20)] for n in range(5)]
-
-
-def test_a_revoked_task(workers: Workers, client: Client) -> None:
-    workers.start("-P", "prefork", "-c", "1")
-    running = client.sleep(2).delay()
-    waiting = client.sleep(2).delay()
-    waiting.revoke()
-    with pytest.raises(Exception, match="revoked"):
-        waiting.get(timeout=30)
-    assert waiting.state == "REVOKED"
-    assert running.get(timeout=30) == 2
 
 
 @pytest.mark.slow

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from celery import chord, group
 
-from tests.acceptance.results.conftest import Client, Sql, Workers
+from tests.acceptance.results.conftest import Client, Workers
 from tests.support.pgbouncer import needs_pgbouncer, pooler
+from tests.support.rows import Sql
 
 #: A process without a broker and without tasks, which reads results by their ids.
 READER = """
@@ -67,27 +68,6 @@ def test_apps_with_prefixes_share_a_database(workers: Workers, client: Client, s
         "other:m0",
         "other:m1",
     ]
-
-
-def test_extended_results(workers: Workers, client: Client) -> None:
-    worker = workers.start("-P", "prefork", "-c", "1")
-    result = client.retried(2).delay()
-    assert result.get(timeout=30) == 2
-    assert (result.name, result.args, result.kwargs) == ("results.retried", [2], {})
-    assert (result.retries, result.queue) == (2, "celery")
-    assert str(result.worker) in worker.command
-
-
-@pytest.mark.slow
-def test_celerys_own_cleanup(workers: Workers, client: Client, sql: Sql) -> None:
-    workers.start()
-    client.app.conf.result_expires = 3600
-    old, kept = client.add(1, 1).delay(), client.add(2, 2).delay()
-    assert (old.get(timeout=30), kept.get(timeout=30)) == (2, 4)
-    sql("UPDATE pgbeat.results SET expires_at = now() WHERE task_id = %s", old.id)
-    client.app.signature("celery.backend_cleanup").delay().get(timeout=30)
-    assert kept.id in {task for (task,) in sql("SELECT task_id FROM pgbeat.results")}
-    assert not sql("SELECT 1 FROM pgbeat.results WHERE task_id = %s", old.id)
 
 
 VALUES = [b"\xff\x00\xfe", "NUL \0 and a lone \ud800", {"k\0": [b"\0", "\udcff"]}]

@@ -22,24 +22,25 @@ def backend(url: str) -> dict[str, str]:
     return {"TESTS_SETTINGS": json.dumps({"result_backend": url})}
 
 
-def test_a_worker_whose_results_have_no_schema_ends_with_a_plain_line(
-    workers: Workers, empty_database: str
+@pytest.mark.parametrize(
+    ("results", "line"),
+    [
+        ("without a schema", f"pgbeat: {NO_SCHEMA} (results in "),
+        ("of 0000", "pgbeat: the database's pgbeat schema is 0000, this pgbeat needs"),
+        ("not on Postgres", "pgbeat: "),
+    ],
+)
+def test_a_worker_that_can_not_use_its_results_ends_with_a_plain_line(
+    workers: Workers, empty_database: str, results: str, line: str
 ) -> None:
-    worker = workers.worker(app=APP, **backend(f"pgbeat+{empty_database}"))
+    if results == "of 0000":
+        migrate.upgrade(postgres_url(empty_database))
+        with psycopg.connect(empty_database) as connection:
+            connection.execute("UPDATE pgbeat.migrations SET version_num = '0000'")
+    url = "mysql://h/d" if results == "not on Postgres" else empty_database
+    worker = workers.worker(app=APP, **backend(f"pgbeat+{url}"))
     assert worker.wait(60) == 1
-    assert worker.output.count(f"pgbeat: {NO_SCHEMA} (results in ") == 1
-    assert "Traceback" not in worker.output
-
-
-def test_a_worker_whose_results_have_an_old_schema_ends_with_a_plain_line(
-    workers: Workers, empty_database: str
-) -> None:
-    migrate.upgrade(postgres_url(empty_database))
-    with psycopg.connect(empty_database) as connection:
-        connection.execute("UPDATE pgbeat.migrations SET version_num = '0000'")
-    worker = workers.worker(app=APP, **backend(f"pgbeat+{empty_database}"))
-    assert worker.wait(60) == 1
-    assert "pgbeat: the database's pgbeat schema is 0000, this pgbeat needs" in worker.output
+    assert worker.output.count(line) == 1
     assert "Traceback" not in worker.output
 
 
@@ -62,14 +63,6 @@ def test_a_worker_starts_while_the_server_of_its_results_is_away(workers: Worker
         worker = workers.start(**backend(url))
     assert worker.poll() is None
     assert "secret" not in worker.output
-
-
-def test_a_worker_with_a_backend_that_is_not_postgres_ends_with_a_plain_line(
-    workers: Workers,
-) -> None:
-    worker = workers.worker(app=APP, **backend("pgbeat+mysql://h/d"))
-    assert worker.wait(60) == 1
-    assert "pgbeat: " in worker.output and "Traceback" not in worker.output
 
 
 def test_a_caller_without_the_schema(database: str, empty_database: str) -> None:

@@ -76,7 +76,7 @@ def test_a_task_that_nobody_knows(processes: Processes, sender: Celery) -> None:
 
 @pytest.mark.slow
 def test_pinned_tasks_stay_on_the_version_that_sent_them(
-    processes: Processes, database: str, sql: Sql
+    processes: Processes, database: str
 ) -> None:
     """Also the retries of a task, and what a chain sends; until a worker of it comes back."""
     senders = {version: deployed.make(database, version) for version in "12"}

@@ -5,7 +5,6 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from celery import Celery, signals
 
 import pgbeat
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.jobs.running import job_reports, workers
@@ -25,8 +23,7 @@ from tests.support.command_line import Sql, read
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Processes, until
 from tests.support.rows import make_job, make_schedule
-
-Beat = Callable[..., Scheduler]
+from tests.support.schedulers import Beat
 
 
 @pytest.mark.parametrize(

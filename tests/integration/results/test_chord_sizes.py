@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -17,10 +17,9 @@ from pgbeat.results import chords, expiry
 from pgbeat.results.backend import ResultBackend
 from pgbeat.results.store import Store
 from tests.support.processes import until
+from tests.support.rows import Sql
 from tests.support.simulated_workers import FakeWorkers
 from tests.support.transport_workers import transport_url
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 def make_app(database: str) -> Celery:
@@ -271,7 +270,7 @@ def test_a_part_that_returns_again_while_its_chord_ends_leaves_nothing(
 
 
 def test_a_worker_killed_while_it_fails_a_chain_that_is_a_part(
-    backend: ResultBackend, app: Celery, sql: Sql
+    backend: ResultBackend, app: Celery
 ) -> None:
     """Nothing of it happened: a result without the rest of its chain would end nothing more."""
     backend.set_chord_size("c1", 1)

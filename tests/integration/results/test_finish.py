@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 import pgbeat
 from pgbeat.config import postgres_url
 from pgbeat.errors import CannotFinish
-
-Sql = Callable[..., list[tuple[Any, ...]]]
+from tests.support.rows import Sql
 
 INSERT = text("INSERT INTO written (n) VALUES (1)")
 
