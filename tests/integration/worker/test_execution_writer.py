@@ -26,14 +26,6 @@ from tests.support.simulated_workers import FakeWorkers
 
 
 @pytest.fixture
-def recorder(fake_workers: FakeWorkers) -> Iterator[Recorder]:
-    """A worker's, which writes all it has at the end."""
-    recorder = Recorder(fake_workers.app, fake_workers.settings, 1)
-    yield recorder
-    recorder.close(10)
-
-
-@pytest.fixture
 def other(database: str) -> Iterator[psycopg.Connection]:
     """A transaction that is left open."""
     with psycopg.connect(database) as connection:

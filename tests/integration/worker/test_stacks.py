@@ -1,7 +1,6 @@
 """The stack of a running task, as the recorder of its process reads it."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,14 +18,6 @@ from tests.support.processes import until
 from tests.support.simulated_workers import FakeWorkers
 
 ADMIN = Redactor(Actor("user:root", is_admin=True), {}, {})
-
-
-@pytest.fixture
-def recorder(fake_workers: FakeWorkers) -> Iterator[Recorder]:
-    """A worker's, which writes all it has at the end."""
-    recorder = Recorder(fake_workers.app, fake_workers.settings, 1)
-    yield recorder
-    recorder.close(10)
 
 
 def begin(recorder: Recorder, job_id: str) -> Attempt:
