@@ -93,7 +93,7 @@ def test_a_schedules_jobs_have_its_labels(database: str, sql: Sql) -> None:
     assert sql("SELECT labels, metadata FROM pgbeat.jobs") == [(BILLING, {})]
 
 
-def test_the_command_line(database: str, app: Celery, sql: Sql) -> None:
+def test_the_command_line(database: str, sql: Sql) -> None:
     make_schedule(sql, task="t", labels=BILLING, pause_after_failures=3)
     make_schedule(sql, "other")
     assert [row["name"] for row in read(database, "list", "--label", "team=billing")] == ["s"]

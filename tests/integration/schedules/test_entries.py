@@ -18,16 +18,11 @@ from pgbeat.schedules.sync import CodeEntry
 from tests.support.command_line import Sql
 from tests.support.schedulers import Beat
 from tests.unit.schedules.test_entries import FIELDS, SURROUNDINGS
+from tests.unit.schedules.test_entries import plain as plain
 
 apply = partial(sync.apply, app="tests")
 
 TASK = "tests.add"
-
-
-@pytest.fixture(scope="module")
-def plain() -> Celery:
-    """An app that is never connected."""
-    return Celery("tests", broker="memory://", set_as_current=False)
 
 
 # -- crontab ------------------------------------------------------------------------------------
@@ -133,6 +128,7 @@ def test_an_entry_may_have_more_than_celery_s(app: Celery, connection: Connectio
     [
         ({"task": TASK, "after": "a", "schedule": 5}, "needs a task, and a schedule or after"),
         ({"task": TASK}, "needs a task, and a schedule or after"),
+        ({"schedule": 5}, "needs a task, and a schedule or after"),
         ({"task": TASK, "schedule": 5, "fresh_within": 0}, "fresh_within is 0.*; it must be"),
         ({"task": TASK, "after": ["a", 5]}, "after is 5, which is no text"),
         ({"task": TASK, "after": ["a", "s"]}, "after goes in a circle: s after s"),

@@ -8,14 +8,12 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat.database import connections
-from pgbeat.errors import InvalidSchedule
 from pgbeat.monitoring import schedule_health
 from pgbeat.monitoring.schedule_health import Health
-from pgbeat.schedules import control, writes
+from pgbeat.schedules import control
 from pgbeat.schedules import model as schedules
 from tests.support.command_line import Sql
-from tests.support.partitions import history_of
+from tests.support.explained_plans import explained
 from tests.support.rows import make_job, make_schedule, make_tick, make_webhook, unit_on
 from tests.support.threads import waiting
 
@@ -59,10 +57,12 @@ def health(connection: Connection, name: str = "s") -> Health:
 # -- what it says
 
 
-def test_before_anything_was_decided(connection: Connection, sql: Sql) -> None:
+def test_before_anything_was_launched(connection: Connection, sql: Sql) -> None:
     add(sql)
     found = health(connection)
     assert (found.code, found.severity, found.failures) == ("new", "ok", 0)
+    sql("UPDATE pgbeat.schedules SET last_run = now()")
+    assert (health(connection).code, health(connection).severity) == ("never_launched", "warn")
 
 
 def test_every_job_fails(connection: Connection, sql: Sql) -> None:
@@ -130,12 +130,6 @@ def test_decisions_that_fail_and_those_that_do_not_come(connection: Connection, 
     assert health(connection).code == "new"
 
 
-def test_never_launched(connection: Connection, sql: Sql) -> None:
-    add(sql)
-    sql("UPDATE pgbeat.schedules SET last_run = now()")
-    assert (health(connection).code, health(connection).severity) == ("never_launched", "warn")
-
-
 def test_skipping_says_since_when_and_why(connection: Connection, sql: Sql) -> None:
     key = add(sql)
     job(sql, key)
@@ -160,12 +154,8 @@ def test_skipping_says_since_when_and_why(connection: Connection, sql: Sql) -> N
 def test_skipping_without_kept_ticks(connection: Connection, sql: Sql) -> None:
     add(sql)
     sql("UPDATE pgbeat.schedules SET last_success = now() - interval '1 hour', last_run = now()")
-    found = health(connection)
-    assert (found.code, found.since, found.reason) == (
-        "skipping",
-        schedules.get(connection, "s").last_run,
-        None,
-    )
+    found, last_run = health(connection), schedules.get(connection, "s").last_run
+    assert (found.code, found.since, found.reason) == ("skipping", last_run, None)
 
 
 def test_a_launch_or_a_failure_is_no_skip(connection: Connection, sql: Sql) -> None:
@@ -180,20 +170,16 @@ def test_a_launch_or_a_failure_is_no_skip(connection: Connection, sql: Sql) -> N
 
 
 def test_the_worst_sorts_first() -> None:
-    kinds = [
-        Health("ok", ""),
-        Health("skipping", ""),
-        Health("failing", "", 2),
-        Health("failing", "", 6),
-        Health("late", ""),
-    ]
-    assert [(each.code, each.failures) for each in sorted(kinds, key=lambda each: each.rank)] == [
+    kinds: list[tuple[Any, int]] = [
         ("late", 0),
         ("failing", 6),
         ("failing", 2),
         ("skipping", 0),
         ("ok", 0),
     ]
+    found = [Health(code, "", failures) for code, failures in sorted(kinds)]
+    found.sort(key=lambda each: each.rank)
+    assert [(each.code, each.failures) for each in found] == kinds
 
 
 def test_those_that_fail_are_found_among_the_others(
@@ -224,26 +210,11 @@ def test_it_is_looked_up_not_counted(connection: Connection, sql: Sql) -> None:
         keys,
     )
     sql("ANALYZE pgbeat.jobs")
-    plan = sql(
-        "EXPLAIN (ANALYZE, FORMAT JSON) "
-        + schedule_health._OUTCOMES.text.replace(":ids", "%s")
-        .replace(":most", "%s")
-        .replace(":unfinished", "%s"),
-        keys,
-        1000,
-        20,
-    )[0][0][0]["Plan"]
-    scanned: list[tuple[str, float]] = []
-
-    def walk(node: dict[str, Any]) -> None:
-        if history_of(node.get("Relation Name", "")) == "jobs":
-            scanned.append((node["Node Type"], node["Actual Rows"] * node["Actual Loops"]))
-        for child in node.get("Plans", ()):
-            walk(child)
-
-    walk(plan)
-    assert scanned and all("Seq" not in kind for kind, rows in scanned if rows)
-    assert sum(rows for _, rows in scanned) < 20 * 10
+    with explained(connection) as found:
+        schedule_health.of_schedules(connection, schedules.listing(connection), PATIENCE)
+    scans = [scan for plan in found.plans for scan in plan.scans if scan.table == "jobs"]
+    assert scans and all(scan.kind != "Seq Scan" for scan in scans if scan.rows)
+    assert sum(scan.rows for scan in scans) < 20 * 10
 
 
 # -- pausing those whose jobs fail
@@ -256,27 +227,25 @@ def paused(sql: Sql) -> tuple[bool, str | None]:
 
 def test_failures_in_a_row_pause_it(connection: Connection, sql: Sql) -> None:
     key = add(sql, pause_after_failures=3)
-    job(sql, key, "failed")
-    job(sql, key, "failed")
-    job(sql, key, "completed")
-    job(sql, key, "failed")
-    job(sql, key, "failed")
+    for state in ("failed", "failed", "completed", "failed", "failed"):
+        job(sql, key, state)
     assert paused(sql) == (False, None)
     job(sql, key, "failed")
     assert paused(sql) == (True, "3 jobs in a row failed; last: ValueError: no")
     assert health(connection).code == "failing"
     # Somebody lets it go on: that many have to fail again.
     control.resume(unit_on(connection), "s")
-    assert paused(sql) == (False, None)
-    job(sql, key, "failed")
-    job(sql, key, "failed")
-    assert not paused(sql)[0]
-    job(sql, key, "failed")
-    assert paused(sql)[0]
+    for is_paused in (False, False, True):
+        assert paused(sql)[0] is False
+        job(sql, key, "failed")
+        assert paused(sql)[0] is is_paused
 
 
-def test_by_default_nothing_pauses_it(sql: Sql) -> None:
-    key = add(sql)
+@pytest.mark.parametrize("values", [{}, {"pause_after_failures": 1, "enabled": False}])
+def test_by_default_and_if_it_is_disabled_nothing_pauses_it(
+    sql: Sql, values: dict[str, Any]
+) -> None:
+    key = add(sql, **values)
     for _ in range(5):
         job(sql, key, "failed")
     assert paused(sql) == (False, None)
@@ -315,20 +284,6 @@ def test_it_is_decided_in_the_transaction_that_ends_the_job(database: str, sql: 
     assert not paused(sql)[0]
 
 
-def test_a_disabled_one_stays_as_it_is(sql: Sql) -> None:
-    key = add(sql, pause_after_failures=1, enabled=False)
-    job(sql, key, "failed")
-    assert paused(sql) == (False, None)
-
-
-def test_out_of_range(connection: Connection) -> None:
-    said = 'schedule "x": pause_after_failures is 0; it must be 1 to 1000, or NULL for never'
-    with pytest.raises(InvalidSchedule, match=said), connections.transaction(connection):
-        writes.add(
-            connection, "x", source="cli", task="t", every=timedelta(1), pause_after_failures=0
-        )
-
-
 # -- events
 
 
@@ -355,27 +310,17 @@ def test_a_pause_is_an_event(connection: Connection, sql: Sql) -> None:
     assert [each["paused_reason"] for each in told(sql)][1:] == ["for the migration"]
 
 
-def skip(sql: Sql, key: int, reason: str = "no") -> None:
-    make_tick(sql, key, reason=reason)
-
-
 def test_skips_are_an_event_an_hour_at_most(sql: Sql) -> None:
     key, other = add(sql), add(sql, "other")
-    skip(sql, key, "nobody listened")
+    make_tick(sql, key, reason="nobody listened")
     hook(sql, "tick.skipped", "job.failed")
-    for _ in range(5):
-        skip(sql, key)
-    skip(sql, other)
+    for number in (*[key] * 5, other):
+        make_tick(sql, number, reason="no")
     first, second = told(sql)
-    assert (first["schedule"], first["reason"], first["skips"], first["since"]) == (
-        "s",
-        "no",
-        1,
-        None,
-    )
+    assert [first[key] for key in ("schedule", "reason", "skips", "since")] == ["s", "no", 1, None]
     assert second["skips"] == 1
     sql("UPDATE pgbeat.skip_notices SET sent_at = sent_at - interval '61 minutes'")
-    skip(sql, key, "still no")
+    make_tick(sql, key, reason="still no")
     assert (told(sql)[-1]["reason"], told(sql)[-1]["skips"]) == ("still no", 5)
     sql("DELETE FROM pgbeat.schedules")
     assert sql("SELECT count(*) FROM pgbeat.skip_notices") == [(0,)]
@@ -391,6 +336,6 @@ def test_nobody_waits_to_tell_of_a_skip(database: str, sql: Sql) -> None:
             [key],
         )
         sql("SET lock_timeout = '2s'")
-        skip(sql, key, "second")  # would wait for the row of the first
+        make_tick(sql, key, reason="second")  # would wait for the row of the first
         one.commit()
     assert [each["reason"] for each in told(sql)] == ["first"]
