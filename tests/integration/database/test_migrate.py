@@ -89,8 +89,15 @@ def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Release:
     return release
 
 
-def contents(connection: Connection) -> list[tuple[Any, ...]]:
-    return [tuple(row) for row in connection.execute(text(CONTENTS))]
+def contents(engine: Engine) -> list[tuple[Any, ...]]:
+    with engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(text(CONTENTS))]
+
+
+def execute(engine: Engine, *statements: str) -> None:
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
 
 
 def schemas(connection: Connection) -> list[str]:
@@ -103,29 +110,20 @@ def schemas(connection: Connection) -> list[str]:
 # -- upgrade -----------------------------------------------------------------------------------
 
 
-def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
+def test_an_empty_database_gets_the_newest_schema_once(engine: Engine) -> None:
     assert migrate.upgrade(engine.url) == (None, migrate.newest(), (), {})
     with engine.connect() as connection:
         assert migrate.current(connection) == migrate.newest()
         migrate.check(connection)
-
-
-def test_again_changes_nothing(engine: Engine) -> None:
-    migrate.upgrade(engine.url)
-    with engine.connect() as connection:
-        before = contents(connection)
+    before = contents(engine)
     assert migrate.upgrade(engine.url) == (migrate.newest(), migrate.newest(), [], {})
-    with engine.connect() as connection:
-        assert contents(connection) == before
+    assert contents(engine) == before
 
 
 def test_rows_survive_an_upgrade(engine: Engine, next_release: Release) -> None:
     old = migrate.newest()
     migrate.upgrade(engine.url)
-    with engine.begin() as connection:
-        connection.execute(
-            text("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 't', '1 hour')")
-        )
+    execute(engine, "INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 't', '1 hour')")
     new = next_release("ALTER TABLE pgbeat.schedules ADD COLUMN colour text")
     assert migrate.upgrade(engine.url)[:2] == (old, new)
     with engine.connect() as connection:
@@ -157,13 +155,12 @@ def test_a_failure_in_the_middle_leaves_nothing_behind(
 def test_a_failed_upgrade_leaves_the_old_schema(engine: Engine, next_release: Release) -> None:
     old = migrate.newest()
     migrate.upgrade(engine.url)
-    with engine.connect() as connection:
-        before = contents(connection)
+    before = contents(engine)
     next_release("DROP TABLE pgbeat.ticks", "SELECT 1/0")
     with pytest.raises(Exception, match="division by zero"):
         migrate.upgrade(engine.url)
+    assert contents(engine) == before
     with engine.connect() as connection:
-        assert contents(connection) == before
         assert migrate.current(connection) == old
 
 
@@ -220,14 +217,12 @@ def complaint(engine: Engine) -> str:
 
 
 def test_a_missing_schema_is_told_how_to_get_one(engine: Engine) -> None:
-    assert complaint(engine) == "the database has no pgbeat schema; run `pgbeat migrate`"
-
-
-def test_a_schema_without_a_version_is_missing(engine: Engine) -> None:
+    """So is one that has no version."""
+    missing = "the database has no pgbeat schema; run `pgbeat migrate`"
+    assert complaint(engine) == missing
     migrate.upgrade(engine.url)
-    with engine.begin() as connection:
-        connection.execute(text("DELETE FROM pgbeat.migrations"))
-    assert complaint(engine) == "the database has no pgbeat schema; run `pgbeat migrate`"
+    execute(engine, "DELETE FROM pgbeat.migrations")
+    assert complaint(engine) == missing
 
 
 def test_a_schema_too_old_is_told_to_be_migrated(
@@ -253,12 +248,9 @@ def test_a_schema_of_a_build_before_the_baseline_is_refused(
     engine: Engine, version: str, columns: str
 ) -> None:
     """Their versions are other schemas than those with the same numbers today."""
-    with engine.begin() as connection:
-        connection.execute(text("CREATE SCHEMA pgbeat"))
-        connection.execute(
-            text(f"CREATE TABLE pgbeat.migrations AS SELECT '{version}' AS version_num {columns}")
-        )
-        before = contents(connection)
+    made = f"CREATE TABLE pgbeat.migrations AS SELECT '{version}' AS version_num {columns}"
+    execute(engine, "CREATE SCHEMA pgbeat", made)
+    before = contents(engine)
     sentence = (
         f"the database's pgbeat schema ({version}) was made by a build before the first release "
         "and can't be upgraded; drop the schema pgbeat and the broker's tables (kombu_…), then "
@@ -268,9 +260,8 @@ def test_a_schema_of_a_build_before_the_baseline_is_refused(
     with pytest.raises(SchemaError) as raised:
         migrate.upgrade(engine.url)
     assert str(raised.value) == sentence
-    with engine.begin() as connection:
-        assert contents(connection) == before
-        connection.execute(text("DROP SCHEMA pgbeat CASCADE"))
+    assert contents(engine) == before
+    execute(engine, "DROP SCHEMA pgbeat CASCADE")
     assert migrate.upgrade(engine.url) == (None, migrate.newest(), (), {})
 
 
@@ -424,12 +415,10 @@ LOST = [
 
 def test_what_someone_dropped_is_named_and_made_again(migrated: Engine) -> None:
     newest = migrate.newest()
-    with migrated.begin() as connection:
-        connection.execute(text("SELECT pgbeat.adopt_broker()"))
-        before = contents(connection)
+    execute(migrated, "SELECT pgbeat.adopt_broker()")
+    before = contents(migrated)
     for statement, lost in LOST:
-        with migrated.begin() as connection:
-            connection.execute(text(statement))
+        execute(migrated, statement)
         with migrated.connect() as connection:
             missing = migrate.missing(connection, newest)
         assert lost in missing
@@ -437,30 +426,26 @@ def test_what_someone_dropped_is_named_and_made_again(migrated: Engine) -> None:
         assert migrate.upgrade(migrated.url) == (newest, newest, missing, {})
         with migrated.connect() as connection:
             assert migrate.missing(connection, newest) == []
-            assert contents(connection) == before, lost
+        assert contents(migrated) == before, lost
 
 
 def test_the_brokers_tables_get_their_triggers_with_a_schema_that_was_dropped(
     migrated: Engine,
 ) -> None:
-    with migrated.begin() as connection:
-        connection.execute(text("SELECT pgbeat.adopt_broker()"))
-        connection.execute(text("DROP SCHEMA pgbeat CASCADE"))
+    execute(migrated, "SELECT pgbeat.adopt_broker()", "DROP SCHEMA pgbeat CASCADE")
     migrate.upgrade(migrated.url)
     with migrated.connect() as connection:
         assert migrate.missing(connection, migrate.newest()) == []
 
 
 def test_a_table_that_was_dropped_is_not_made_again_without_its_rows(migrated: Engine) -> None:
-    with migrated.begin() as connection:
-        connection.execute(text("ALTER TABLE pgbeat.webhooks DROP COLUMN secret"))
+    execute(migrated, "ALTER TABLE pgbeat.webhooks DROP COLUMN secret")
     with pytest.raises(SchemaError, match=r"column pgbeat.webhooks.secret"):
         migrate.upgrade(migrated.url)
 
 
 def test_an_operators_own_objects_are_nobodys_business(migrated: Engine) -> None:
-    with migrated.begin() as connection:
-        connection.execute(text("CREATE INDEX mine ON pgbeat.jobs (priority)"))
+    execute(migrated, "CREATE INDEX mine ON pgbeat.jobs (priority)")
     with migrated.connect() as connection:
         assert migrate.missing(connection, migrate.newest()) == []
 
@@ -473,9 +458,9 @@ def test_the_printed_script_makes_the_same_schema(engine: Engine, migrated: Engi
         engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     ) as connection:
         connection.execute(migrate.script().encode())
-    with engine.connect() as printed, migrated.connect() as upgraded:
+    with engine.connect() as printed:
         migrate.check(printed)
-        assert contents(printed) == contents(upgraded)
+    assert contents(engine) == contents(migrated)
 
 
 def test_the_recorded_contents_are_those_of_a_new_schema(migrated: Engine) -> None:
