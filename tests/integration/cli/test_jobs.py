@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.verbs import control
+from tests.integration.cli.test_cli import PGBEAT
 from tests.support.command_line import Sql, read, refused, run, run_on_terminal, run_with
 from tests.support.jobs import BOB, JobControl, messages
 from tests.support.processes import Processes, until
@@ -116,15 +116,9 @@ def test_show(did: Did, job_control: JobControl, sql: Sql) -> None:
     assert "waits in lane 'l' at place 1" in did("show", str(second.id)[:8])
     run_id, job_id = str(uuid4()), str(job.id)
     progress: dict[str, Any] = {"progress_done": 3, "progress_total": 12}
+    progress |= {"progress_message": "pages", "metadata": {"items_crawled": 7}}
     begun = ExecutionRecord(
-        run_id,
-        job_id,
-        True,
-        worker="w1@host",
-        progress_message="pages",
-        checkpoint={"page": 3},
-        metadata={"items_crawled": 7},
-        **progress,
+        run_id, job_id, True, worker="w1@host", checkpoint={"page": 3}, **progress
     )
     told(job_control, job, begun)
     shown = did("show", job_id)
@@ -132,18 +126,9 @@ def test_show(did: Did, job_control: JobControl, sql: Sql) -> None:
         assert said in shown, said
     for said in ("3 of 12 (25%) pages", '{"page": 3}', '"items_crawled": 7'):
         assert said in shown, said
-    ended = ExecutionRecord(
-        run_id,
-        job_id,
-        False,
-        "failed",
-        "failed",
-        error="ValueError: \x1b[31mno",
-        traceback="Traceback …\n  File \x1b[0m",
-        duration_ms=1500,
-        memory_peak_mb=51.5,
-    )
-    told(job_control, job, ended)
+    said_last = {"error": "ValueError: \x1b[31mno", "traceback": "Traceback …\n  File \x1b[0m"}
+    used: Any = {"duration_ms": 1500, "memory_peak_mb": 51.5} | said_last
+    told(job_control, job, ExecutionRecord(run_id, job_id, False, "failed", "failed", **used))
     shown = did("show", job_id)
     assert f"{job_control.job(job).retried_by} 2/3" in shown, "the chain"
     assert "1.5 s" in shown or "1 s" in shown
@@ -290,16 +275,7 @@ def test_tail_of_a_job_until_its_end(app: Celery, job_control: JobControl) -> No
 
 def test_tail_as_it_goes(processes: Processes, job_control: JobControl, database: str) -> None:
     def tail(*arguments: str) -> Any:
-        return processes.run(
-            sys.executable,
-            "-c",
-            "from pgbeat.cli import main; main()",
-            "--url",
-            database,
-            "jobs",
-            "tail",
-            *arguments,
-        )
+        return processes.run(*PGBEAT, "--url", database, "jobs", "tail", *arguments)
 
     job = job_control.make(actor=ME, max_attempts=2, retry_base=0)
     every = tail("--json")
@@ -309,17 +285,10 @@ def test_tail_as_it_goes(processes: Processes, job_control: JobControl, database
     first, second = str(uuid4()), str(uuid4())
     told(job_control, job, ExecutionRecord(first, str(job.id), True, worker="w1"))
     one.says("running: on w1")
-    told(
-        job_control,
-        job,
-        ExecutionRecord(first, str(job.id), False, progress_done=1, progress_total=4),
-    )
+    goes_on = partial(ExecutionRecord, first, str(job.id), False)
+    told(job_control, job, goes_on(progress_done=1, progress_total=4))
     one.says("running: on w1; 1 of 4 (25%)")
-    told(
-        job_control,
-        job,
-        ExecutionRecord(first, str(job.id), False, "failed", "failed", error="oops"),
-    )
+    told(job_control, job, goes_on("failed", "failed", error="oops"))
     one.says("jobs.add: failed (retried): oops")
     one.says("attempt 2: scheduled")
     fresh = job_control.make(actor=ME)

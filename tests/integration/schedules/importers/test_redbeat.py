@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from dateutil.rrule import FR, MO
 
 from pgbeat.schedules.importers import redbeat as source
 from pgbeat.schedules.importers.redbeat import Contents, StoredEntry
+from tests.integration.cli.test_cli import PGBEAT
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.processes import until
 from tests.support.schedulers import Beat
@@ -35,22 +35,9 @@ def server() -> Iterator[str]:
         pytest.skip("there is no redis-server in PATH")
     folder = Path(tempfile.mkdtemp(prefix="pgb-redis-"))
     socket = folder / "socket"
-    process = subprocess.Popen(
-        [
-            "redis-server",
-            "--port",
-            "0",
-            "--unixsocket",
-            str(socket),
-            "--dir",
-            str(folder),
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-        ],
-        stdout=subprocess.DEVNULL,
-    )
+    where = ("--unixsocket", str(socket), "--dir", str(folder))
+    command = ["redis-server", "--port", "0", *where, "--save", "", "--appendonly", "no"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         until(socket.exists, what="redis-server listens")
         yield f"unix://{socket}?db=0"
@@ -77,43 +64,25 @@ def redbeat_app(url: str, **settings: Any) -> Celery:
 
 
 def save(
-    app: Celery, name: str, timetable: Any, last_run: datetime | None = None, **fields: Any
-) -> Any:
+    app: Celery, name: str, timetable: Any, ran: datetime | None = None, **fields: Any
+) -> None:
     """Saves an entry as RedBeat's users do; it ran then."""
-    entry = redbeat.RedBeatSchedulerEntry(
-        name, fields.pop("task", "tests.add"), timetable, app=app, **fields
-    )
+    task = fields.pop("task", "tests.add")
+    entry = redbeat.RedBeatSchedulerEntry(name, task, timetable, app=app, **fields)
     entry.save()
-    if last_run is not None:
-        entry.next(last_run_at=last_run)
-    return entry
+    if ran is not None:
+        entry.next(last_run_at=ran)
 
 
 def test_each_entry_becomes_a_row(database: str, url: str) -> None:
     app = redbeat_app(url, timezone="Europe/Oslo")
     ran = datetime.now(UTC) - timedelta(minutes=10)
-    save(
-        app,
-        "interval",
-        schedule(HOUR),
-        ran,
-        args=[1],
-        kwargs={"y": 2},
-        options={"queue": "slow", "priority": 3},
-    )
+    options = {"queue": "slow", "priority": 3}
+    save(app, "interval", schedule(HOUR), ran, args=[1], kwargs={"y": 2}, options=options)
     save(app, "nightly", crontab(minute=0, hour=2), ran)
     save(app, "both", crontab(minute=0, hour=0, day_of_month="13", day_of_week="fri"), ran)
-    save(
-        app,
-        "rule",
-        rrule(
-            "WEEKLY",
-            dtstart=datetime(2026, 1, 5, 9, tzinfo=UTC),
-            byweekday=[MO, FR],
-            until=datetime(2030, 1, 1, tzinfo=UTC),
-        ),
-        ran,
-    )
+    start, end = datetime(2026, 1, 5, 9, tzinfo=UTC), datetime(2030, 1, 1, tzinfo=UTC)
+    save(app, "rule", rrule("WEEKLY", dtstart=start, byweekday=[MO, FR], until=end), ran)
     save(app, "shop/off", schedule(HOUR), ran, enabled=False)
     save(app, "time", schedule(HOUR), ran, args=[ran])
 
@@ -130,20 +99,11 @@ def test_each_entry_becomes_a_row(database: str, url: str) -> None:
     assert datetime.fromisoformat(row["next_run"]) == ran + HOUR
     assert (rows["nightly"]["cron"], rows["nightly"]["timezone"]) == ("0 2 * * *", "Europe/Oslo")
     assert "BYMONTHDAY=13;BYDAY=FR" in rows["both"]["rrule"]
-    assert (rows["rule"]["rrule"], rows["rule"]["timezone"]) == (
-        "FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9;BYMINUTE=0;BYSECOND=0",
-        "UTC",
-    )
-    assert (rows["rule"]["starts_at"], rows["rule"]["ends_at"]) == (
-        "2026-01-05T09:00:00Z",
-        "2030-01-01T00:00:00Z",
-    )
-    off = rows["shop-off"]
-    assert (off["enabled"], off["disabled_reason"], off["next_run"]) == (
-        False,
-        "disabled in RedBeat",
-        None,
-    )
+    rule = {"rrule": "FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9;BYMINUTE=0;BYSECOND=0", "timezone": "UTC"}
+    rule |= {"starts_at": "2026-01-05T09:00:00Z", "ends_at": "2030-01-01T00:00:00Z"}
+    assert rows["rule"].items() >= rule.items()
+    off = {"enabled": False, "disabled_reason": "disabled in RedBeat", "next_run": None}
+    assert rows["shop-off"].items() >= off.items()
     assert rows["time"]["args"][0]["__type__"] == "datetime"
 
     again = run(database, "import", "redbeat", "--from", url, "--timezone", "Europe/Oslo")
@@ -171,17 +131,11 @@ def test_a_rule_is_due_when_redbeat_says(database: str, url: str) -> None:
     made = {name: rrule(dtstart=start, **values) for name, values in RULES.items()}
     for name, rule in made.items():
         save(app, name, rule, ran)
-    assert run(database, "import", "redbeat", "--from", url).exit_code == 0
+    save(app, "easter", rrule("YEARLY", byeaster=0))
+    assert "BYEASTER" in run(database, "import", "redbeat", "--from", url).stdout
     assert {row["name"]: row["next_run"] for row in read(database, "list")} == {
         name: f"{rule.rrule.after(ran):%Y-%m-%dT%H:%M:%S}Z" for name, rule in made.items()
     }
-
-
-def test_a_rule_that_a_row_can_not_say(database: str, url: str) -> None:
-    save(redbeat_app(url), "easter", rrule("YEARLY", byeaster=0))
-    result = run(database, "import", "redbeat", "--from", url)
-    assert "BYEASTER" in result.stdout
-    assert read(database, "list") == []
 
 
 def test_a_rule_keeps_the_offset_that_redbeat_kept(database: str, url: str) -> None:
@@ -313,24 +267,16 @@ def test_what_never_ran_waits_for_its_first_time() -> None:
 
 @pytest.mark.parametrize("zone", ["Europe/Oslo", 7200.0, -12600.0, None])
 def test_times_in_any_zone(zone: Any) -> None:
-    moment = {
-        "__type__": "datetime",
-        "year": 2026,
-        "month": 7,
-        "day": 1,
-        "hour": 12,
-        "minute": 0,
-        "second": 0,
-        "microsecond": 5,
-    }
+    at = datetime(2026, 7, 1, 12, 0, 0, 5, tzinfo=UTC)
+    names = ("year", "month", "day", "hour", "minute", "second", "microsecond")
+    moment = {"__type__": "datetime", **{name: getattr(at, name) for name in names}}
     if zone is not None:
         moment["timezone"] = zone
     meta = json.dumps({"last_run_at": moment})
     contents = Contents([StoredEntry("redbeat:s", json.dumps(FINE), meta)], set(), False)
     [found] = source.inventory("x", contents).arrivals
     hours = {None: 0, "Europe/Oslo": 2, 7200.0: 2, -12600.0: -3.5}[zone]
-    expected = datetime(2026, 7, 1, 12, 0, 0, 5, tzinfo=UTC) - timedelta(hours=hours)
-    assert found.last_run == expected
+    assert found.last_run == at - timedelta(hours=hours)
 
 
 # -- where it is --------------------------------------------------------------------------------
@@ -356,19 +302,8 @@ def test_a_redis_that_is_not_there(database: str) -> None:
 
 def test_without_the_package_it_says_how_to_install_it(database: str, tmp_path: Path) -> None:
     (tmp_path / "redis.py").write_text("raise ImportError('no redis')")
-    command = [
-        sys.executable,
-        "-c",
-        "from pgbeat.cli import main; main()",
-        "--url",
-        database,
-        "import",
-        "redbeat",
-        "--from",
-        "redis://127.0.0.1:1/0",
-    ]
-    result = subprocess.run(
-        command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
-    )
+    command = [*PGBEAT, "--url", database, "import", "redbeat", "--from", "redis://127.0.0.1:1/0"]
+    env = {"PYTHONPATH": str(tmp_path)}
+    result = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert "needs the package redis, which is not installed; `pip install redis`" in result.stderr
