@@ -1,7 +1,7 @@
 """Connects to a database, and writes its DSN as the URLs that Celery and SQLAlchemy want."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.testing.databases import in_database
+from tests.support.rows import Sql
 
 
 def _url(dsn: str) -> URL:
@@ -56,7 +57,7 @@ class Role(NamedTuple):
 
 
 @contextmanager
-def ordinary(dsn: str, sql: Callable[..., Any]) -> Iterator[Role]:
+def ordinary(dsn: str, sql: Sql) -> Iterator[Role]:
     """Makes a role without permissions, dropped at the end."""
     name = f"ordinary_{uuid.uuid4().hex[:12]}"
     sql(f"CREATE ROLE {name}")

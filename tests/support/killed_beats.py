@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from celery.beat import Service
 
@@ -18,6 +17,7 @@ from pgbeat import Context, JobRequest, Launcher, launcher
 from pgbeat.beat.scheduler import Scheduler
 from tests.support.apps.basic import app
 from tests.support.processes import until
+from tests.support.rows import Sql
 
 STEPS = (
     "before claim",
@@ -93,11 +93,7 @@ def opened(env: dict[str, str], step: str) -> Iterator[Callable[[], None]]:
         victims.communicate()
 
 
-def take_over(
-    sql: Callable[..., list[tuple[Any, ...]]],
-    kill_one: Callable[[], None],
-    beat: Callable[[], Scheduler],
-) -> None:
+def take_over(sql: Sql, kill_one: Callable[[], None], beat: Callable[[], Scheduler]) -> None:
     """Makes every schedule due, kills a beat over them, and has another decide what is left."""
 
     def is_done() -> bool:

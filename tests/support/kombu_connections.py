@@ -10,6 +10,7 @@ from kombu.asynchronous import Hub
 
 import pgbeat as _pgbeat  # the transport's alias
 from tests.support.processes import until
+from tests.support.rows import Sql
 from tests.support.transport_workers import transport_url
 
 __all__ = ["Connect", "Inbox", "Loop", "_pgbeat", "connections", "kombu", "publish"]
@@ -48,7 +49,7 @@ def publish(connection: Any, queue: str, *bodies: Any, **properties: Any) -> Non
     channel.close()
 
 
-def terminate_others(sql: Callable[..., Any]) -> None:
+def terminate_others(sql: Sql) -> None:
     """Ends all other sessions in the test's database, and waits until they have ended."""
     sql(
         "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
@@ -56,7 +57,7 @@ def terminate_others(sql: Callable[..., Any]) -> None:
     )
 
 
-def others(sql: Callable[..., Any]) -> list[str]:
+def others(sql: Sql) -> list[str]:
     """Returns the names of the other sessions in the test's database."""
     return [
         name

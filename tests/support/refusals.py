@@ -1,14 +1,13 @@
 """Makes a real server refuse to write rows of a table, by an error of a chosen SQLSTATE."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+from tests.support.rows import Sql
 
 
 @contextmanager
-def refusing(
-    sql: Callable[..., Any], table: str, sqlstate: str, only: str = "true"
-) -> Iterator[None]:
+def refusing(sql: Sql, table: str, sqlstate: str, only: str = "true") -> Iterator[None]:
     """Has each insert of a row for which the condition `only` (of `NEW`) holds raise that error."""
     sql(
         "CREATE OR REPLACE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS "

@@ -58,7 +58,7 @@ def test_everything_can_be_read(
     assert sql("SELECT 1 FROM pgbeat.schedules WHERE name = 'n'") == []
 
 
-def test_the_doctor_says_what_it_can_not_see(app: Celery, reader: str) -> None:
+def test_the_doctor_says_what_it_can_not_see(reader: str) -> None:
     checks = {each["check"]: each["result"] for each in read(reader, "doctor")["checks"]}
     assert checks == {
         "server": "ok",

@@ -186,7 +186,7 @@ def test_it_says_what_a_role_has_otherwise(database: str, ordinary_role: Role, s
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_what_a_profile_may_not(
-    database: str, sql: Sql, with_profile: Callable[[Profile], Role], profile: Profile
+    sql: Sql, with_profile: Callable[[Profile], Role], profile: Profile
 ) -> None:
     job = make_job(sql)
     allowed = []
@@ -243,9 +243,7 @@ def test_a_beat_prunes_the_audit_but_for_the_last_day(
     assert sql("SELECT actor FROM pgbeat.audit WHERE verb = 'v'") == [("b",)]
 
 
-def test_readers(
-    database: str, sql: Sql, with_profile: Callable[[Profile], Role], beat: Beat
-) -> None:
+def test_readers(sql: Sql, with_profile: Callable[[Profile], Role], beat: Beat) -> None:
     make_schedule(sql, due="-1 second")
     beat().run_due()
     make_lane(sql, "one")
@@ -261,7 +259,6 @@ def test_readers(
 
 @pytest.mark.slow
 def test_the_web_side(
-    database: str,
     web: Web,
     app: Celery,
     beat: Beat,

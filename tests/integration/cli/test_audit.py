@@ -34,7 +34,7 @@ def test_a_migration_is_noted_with_its_versions(empty_database: str) -> None:
     assert (row["before"], row["after"]) == ({"version": None}, {"version": newest()})
 
 
-def test_a_jobs_changes_are_found_by_the_beginning_of_its_id(app: Celery, sql: Sql) -> None:
+def test_a_jobs_changes_are_found_by_the_beginning_of_its_id(app: Celery) -> None:
     job = json.loads(run_with(app, "jobs", "run", "tests.add", "--args", "[1]", "--json").stdout)
     run_with(app, "jobs", "run", "tests.add", "--args", "[1]")
     which = ("--kind", "job", "--subject", job["id"][:8])

@@ -82,7 +82,7 @@ def test_only_the_first_of_many_skips_are_shown(app: Celery, sql: Sql) -> None:
     assert shown.exit_code == 3
 
 
-def test_what_has_no_times(database: str, app: Celery, sql: Sql) -> None:
+def test_what_has_no_times(app: Celery, sql: Sql) -> None:
     add(sql, every=None, after="t")
     assert "'s'" in refused(run_with(app, "backfill", "s", *PERIOD))
     sql("UPDATE pgbeat.schedules SET source = 'code', after = NULL")

@@ -165,7 +165,7 @@ def test_what_update_refuses(
 # -- list and show -----------------------------------------------------------------------------
 
 
-def test_list(database: str, pgbeat: Calendars, sql: Sql) -> None:
+def test_list(pgbeat: Calendars, sql: Sql) -> None:
     assert pgbeat("list") == (
         "There are no calendars; `pgbeat calendars add --help` says how to add one.\n"
     )

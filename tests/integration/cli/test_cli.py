@@ -192,7 +192,7 @@ def test_unknown_commands_and_options(words: tuple[str, ...], hint: str) -> None
     assert said.endswith(f"; {hint}")
 
 
-def test_options_of_the_whole_after_the_command(database: str) -> None:
+def test_options_of_the_whole_after_the_command() -> None:
     assert refused(run(None, "list", "-A", "x")).endswith("program -A … list")
     assert refused(run(None, "list", "--url", "x")).endswith("program --url … list")
     said = refused(run(None, "schedules", "list", "--url", "x"))

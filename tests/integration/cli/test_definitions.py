@@ -91,7 +91,7 @@ def test_after_what_is_not_there_yet(database: str) -> None:
     )
 
 
-def test_help_is_grouped(database: str) -> None:
+def test_help_is_grouped() -> None:
     shown = run(None, "update", "--help").stdout
     headings = [text for text in shown.splitlines() if text.endswith(":") and text[0] != " "]
     assert headings == [
@@ -134,7 +134,7 @@ def test_a_condition_is_tried(database: str, condition: str, remark: str) -> Non
     assert (added.exit_code, added.stdout.splitlines()[1:]) == (0, [remark])
 
 
-def test_a_condition_that_hangs(database: str, app: Celery) -> None:
+def test_a_condition_that_hangs(app: Celery) -> None:
     app.conf.pgbeat_condition_timeout = 0.1
     slow = ("--condition-sql", "SELECT true FROM pg_sleep(60)")
     added = run_with(app, "add", "s", "--task", "tests.add", "--every", "5", *slow)
@@ -215,7 +215,7 @@ def test_update_of_what_code_made(database: str, sql: Sql) -> None:
 # -- how jobs are made -------------------------------------------------------------------------
 
 
-def test_update_changes_what_is_given_of_a_policy(database: str, sql: Sql) -> None:
+def test_update_changes_what_is_given_of_a_policy(database: str) -> None:
     policy = "--priority 3 --job-retry-cap 2h --tag a --tag b --unique --max-attempts 5"
     add(database, "s", *policy.split())
     both = ["update", "s", "--priority", "9", "--no-tag", "--tag", "c"]

@@ -295,7 +295,7 @@ def test_a_pooler_is_noticed(database: str) -> None:
 
 
 def test_a_transaction_left_open_with_locks(
-    database: str, app: Celery, beat: Beat, monkeypatch: pytest.MonkeyPatch
+    database: str, beat: Beat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgbeat.monitoring.checks.open_transactions._IDLE", 0.0)
     beat().run_due()

@@ -83,7 +83,7 @@ def test_all_about_a_group(database: str, submit: Submit, sql: Sql) -> None:
     assert [job["state"] for job in found["jobs"]] == ["failed", "pending"]
 
 
-def test_a_group_that_is_not_there_or_not_ones_own(database: str, submit: Submit, sql: Sql) -> None:
+def test_a_group_that_is_not_there_or_not_ones_own(database: str, submit: Submit) -> None:
     missing = "00000000-0000-0000-0000-000000000000"
     assert missing in refused(run(database, "groups", "show", missing), 1)
     assert "4 characters or more" in refused(run(database, "groups", "show", "abc"), 1)

@@ -291,7 +291,7 @@ def test_next_remarks(database: str, sql: Sql) -> None:
     )
 
 
-def test_next_takes_the_apps_zone(database: str, app: Celery, sql: Sql) -> None:
+def test_next_takes_the_apps_zone(app: Celery, sql: Sql) -> None:
     app.conf.timezone = "Asia/Tokyo"
     sql("UPDATE pgbeat.schedules SET timezone = NULL WHERE name = 'later'")
     shown = run_with(app, "next", "later", "-n", "1")

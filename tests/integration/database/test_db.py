@@ -2,7 +2,6 @@
 
 import signal
 import traceback
-from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +16,7 @@ from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, guests
+from tests.support.rows import Sql
 
 KEEPALIVES = {
     "keepalives_idle": "10",
@@ -47,9 +47,7 @@ def test_a_server_that_vanished_is_noticed_as_the_dsn_has_it(
     assert {key: found.get(key) for key in KEEPALIVES} == KEEPALIVES | changed
 
 
-def test_a_default_isolation_level_changes_nothing(
-    database: str, sql: Callable[..., list[tuple[Any, ...]]]
-) -> None:
+def test_a_default_isolation_level_changes_nothing(database: str, sql: Sql) -> None:
     """Transactions, however they begin, and statements of sessions that are prepared."""
     [(name,)] = sql("SELECT current_database()")
     sql(f'ALTER DATABASE "{name}" SET default_transaction_isolation = serializable')
@@ -126,9 +124,7 @@ def test_an_interrupted_transaction_raises_what_interrupted_it(database: str) ->
         signal.signal(signal.SIGALRM, before)
 
 
-def test_what_follows_a_commit_may_lose_its_connection(
-    database: str, sql: Callable[..., list[tuple[Any, ...]]]
-) -> None:
+def test_what_follows_a_commit_may_lose_its_connection(database: str, sql: Sql) -> None:
     """The change is made; the unit's next use gets a new connection."""
     engine = connections.engine(postgres_url(database), "tests")
     settings = Settings.load({"pgbeat_url": database})

@@ -152,9 +152,7 @@ def test_of_two_beats_with_a_direct_url_one_leads(pooled: Pooler, database: str)
     assert left_over(pooled) == set()
 
 
-def test_a_direct_url_must_lead_to_the_same_database(
-    pooled: Pooler, empty_database: str, database: str
-) -> None:
+def test_a_direct_url_must_lead_to_the_same_database(pooled: Pooler, empty_database: str) -> None:
     wrong = {empty_database: "is not the database", pooled.url: "pooler answers .*too"}
     for url, said in wrong.items():
         with pytest.raises(SystemExit, match=f"direct_url: .*{said}"):

@@ -7,12 +7,12 @@ import psycopg
 import pytest
 from celery import Celery
 
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.database import connections, server_errors
 from pgbeat.results.backend import ResultBackend
 from tests.support.command_line import Sql
 from tests.support.kombu_connections import Connect, Inbox, publish, terminate_others
 from tests.support.processes import until
+from tests.support.schedulers import Beat
 from tests.support.transport_workers import transport_url
 
 
@@ -58,7 +58,7 @@ def test_a_session_that_becomes_read_only_is_given_up(connect: Connect) -> None:
     publish(connection, "q", "again")  # over another connection
 
 
-def test_a_beat_waits(app: Celery, beat: Callable[..., Scheduler], read_only: ReadOnly) -> None:
+def test_a_beat_waits(app: Celery, beat: Beat, read_only: ReadOnly) -> None:
     app.conf.pgbeat_loop_interval = 0.1
     read_only(True)
     scheduler = beat()

@@ -173,7 +173,7 @@ def test_jobs_in_a_session(app: Celery, database: str, sql: Sql, driver: str) ->
     assert sql("SELECT count(*) FROM kombu_message") == [(303,)]
 
 
-def test_jobs_without_a_session(app: Celery, database: str, sql: Sql) -> None:
+def test_jobs_without_a_session(app: Celery, sql: Sql) -> None:
     async def submit() -> None:
         jobs = await asyncio.gather(*(aio.submit(add(app), n, n) for n in range(5)))
         assert len({job.id for job in jobs}) == 5

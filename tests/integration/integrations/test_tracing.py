@@ -225,7 +225,7 @@ def written(transport_workers: TransportWorkers) -> list[dict[str, Any]]:
 
 
 def test_an_execution_is_in_its_jobs_trace(
-    transport_workers: TransportWorkers, traced: Traced, database: str, sql: Sql
+    transport_workers: TransportWorkers, traced: Traced, database: str
 ) -> None:
     app = Celery("traced", broker=transport_workers.env["TESTS_BROKER"], set_as_current=False)
     made = TransactionPublisher(app)

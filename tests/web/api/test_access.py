@@ -52,7 +52,7 @@ def count(sql: Sql) -> Any:
 # -- which tasks ----------------------------------------------------------------------------------
 
 
-def test_by_default_users_run_templates_only(closed: Web, sql: Sql) -> None:
+def test_by_default_users_run_templates_only(closed: Web) -> None:
     template(closed)
     said = problem(closed.user.post("/jobs", json={"task": "jobs.add", "args": [1]}), 403)
     assert "pgbeat_web_tasks" in said
@@ -110,7 +110,7 @@ def test_internal_tasks_are_for_nobody(narrow: Web, sql: Sql, task: str) -> None
     assert count(sql) == 0
 
 
-def test_a_retry_is_of_a_task_that_is_still_allowed(app: Celery, sql: Sql) -> None:
+def test_a_retry_is_of_a_task_that_is_still_allowed(app: Celery) -> None:
     with opened(app, web_tasks=["jobs.*"]) as web:
         made = done(web.user.post("/jobs", json={"task": "jobs.add", "args": [1]}), 201)
         done(web.user.post(f"/jobs/{made['id']}/cancel"))

@@ -304,9 +304,7 @@ def test_too_many_of_one_user_are_refused(
         asyncio.run(asyncio.wait_for(look(url, web.token("alice")), PATIENCE))
 
 
-def test_a_client_that_takes_nothing_is_let_go(
-    web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_takes_nothing_is_let_go(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its stream would otherwise outlive its token."""
     monkeypatch.setattr(api, "STALLED", 0.5)
     monkeypatch.setattr(api, "HEARTBEAT", 0.001)

@@ -16,7 +16,7 @@ def group(client: Any, *jobs: Any, **values: Any) -> Any:
     return done(client.post("/groups", json=body), 201)
 
 
-def test_members_depend_on_each_other_and_a_callback_follows(web: Web, sql: Sql) -> None:
+def test_members_depend_on_each_other_and_a_callback_follows(web: Web) -> None:
     alice = web.user
     second = {**ORDER, "key": "b", "depends_on": ["a"]}
     made = group(alice, {**ORDER, "key": "a"}, second, callback=ORDER)

@@ -73,7 +73,7 @@ def test_a_bad_body_changes_nothing(
     assert sql("SELECT * FROM pgbeat.jobs") == before
 
 
-def test_jobs_of_another_namespace_are_not_there(app: Celery, web: Web, sql: Sql) -> None:
+def test_jobs_of_another_namespace_are_not_there(app: Celery, sql: Sql) -> None:
     job_id = make_job(sql)
     with opened(app, namespace="other") as other:
         root = other.admin

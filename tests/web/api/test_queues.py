@@ -20,7 +20,7 @@ def test_a_long_queue_is_purged_in_parts(admin: Any, sql: Sql) -> None:
     assert [each["after"]["deleted"] for each in changes] == [5, 10_000, 10_000]
 
 
-def test_a_queue_with_a_slash(web: Web, admin: Any) -> None:
+def test_a_queue_with_a_slash(admin: Any) -> None:
     make(admin, queue="a/b")
     assert done(admin.post("/queues/a%2Fb/pause"))["queue"]["name"] == "a/b"
 

@@ -294,7 +294,7 @@ def test_a_stream_ends_with_its_token(
         asyncio.run(look(url))
 
 
-def test_a_stream_ends_with_its_jwt(app: Celery, sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_ends_with_its_jwt(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     claims = {"sub": "alice", "exp": int(now) + 3600}
     # A second before it is over, which is ten seconds later: clocks may differ by so much.
@@ -309,7 +309,7 @@ def test_a_stream_ends_with_its_jwt(app: Celery, sql: Sql, monkeypatch: pytest.M
         asyncio.run(look())
 
 
-def test_closing_ends_streams_and_those_that_come(web: Web, sql: Sql) -> None:
+def test_closing_ends_streams_and_those_that_come(web: Web) -> None:
     root = web.token("root", "admin")
 
     async def look(url: str) -> None:
@@ -354,7 +354,7 @@ def test_marks_are_read_by_an_index(sql: Sql) -> None:
 
 
 @pytest.mark.slow
-def test_the_server_ends_at_once_though_streams_are_open(processes: Processes, sql: Sql) -> None:
+def test_the_server_ends_at_once_though_streams_are_open(processes: Processes) -> None:
     """They end whole; nothing has to be cut."""
     process = web_process(processes)
     link = served_by(process)

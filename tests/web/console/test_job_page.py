@@ -76,7 +76,7 @@ def test_run_again_with_changed_arguments(web: Web, page: Any, sql: Sql) -> None
     ) == [([1], {"y": 5}, "gpu", 7, {"team": "a"}, None)]
 
 
-def test_jobs_whose_arguments_one_does_not_see(web: Web, page: Any, sql: Sql) -> None:
+def test_jobs_whose_arguments_one_does_not_see(web: Web) -> None:
     """Can't be run again with changes; those of others don't exist."""
     web = Web(web.app.state.pgbeat.celery, redact={"tests.add": ["y"]})
     made = done(web.user.post("/jobs", json={"task": "tests.add", "kwargs": {"x": 1, "y": 2}}), 201)

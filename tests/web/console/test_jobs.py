@@ -102,7 +102,7 @@ def test_buttons_are_what_a_job_and_the_caller_allow(web: Web, page: Any, job: A
         assert verbs(user, job_id) == of_user, values
 
 
-def test_flower_is_linked_where_it_is(app: Celery, database: str, job: Any) -> None:
+def test_flower_is_linked_where_it_is(app: Celery, job: Any) -> None:
     with opened(app, web_flower_url="https://flower.test/f/") as web:
         page = web.browser(web.token("root", "admin"))
         job_id = job()

@@ -137,7 +137,7 @@ def test_a_line_is_reordered(page: Any, sql: Sql, waiting: Any) -> None:
     assert line(sql) == ["t4", "t1", "t3", "t2"]
 
 
-def test_buttons_of_a_line_are_named_and_off_at_its_ends(page: Any, sql: Sql, waiting: Any) -> None:
+def test_buttons_of_a_line_are_named_and_off_at_its_ends(page: Any, waiting: Any) -> None:
     done(page.put("/lanes/gpu", json={"max_running": 0}), 201)
     first, last = waiting(1), waiting(2)
     text = html(page.get(GPU))
@@ -181,7 +181,7 @@ def test_what_can_not_be_done_is_refused(page: Any, sql: Sql, waiting: Any) -> N
     assert sql("SELECT verb FROM pgbeat.audit") == [("create",)]
 
 
-def test_a_long_line_is_shown_in_part(page: Any, sql: Sql, waiting: Any) -> None:
+def test_a_long_line_is_shown_in_part(page: Any, waiting: Any) -> None:
     done(page.put("/lanes/gpu", json={"max_running": 0}), 201)
     for number in range(1, 53):
         job_id = waiting(number)

@@ -9,7 +9,6 @@ from tests.support.command_line import Sql
 from tests.support.databases import broker_url
 from tests.support.pages import after, html
 from tests.support.rows import make_dead_letter, make_lane
-from tests.support.schedulers import Beat
 
 LIST = "/console/schedules"
 
@@ -50,6 +49,6 @@ def test_a_dead_letter_is_put_back(app: Celery, database: str, page: Any, sql: S
         assert html(page.post("/console/dead", data=form | {"id": number}), 404)
 
 
-def test_beats(page: Any, beat: Beat) -> None:
+def test_beats(page: Any) -> None:
     assert "No beat runs" in html(page.get("/console/beats"))
     assert "No beat leads" in html(page.get(LIST))
