@@ -112,6 +112,17 @@ class FakeWorkers:
         """Records executions, without what follows of their jobs' ends."""
         return executions.record(self.connection, records)
 
+    def end(
+        self, run: str, job_id: str, state: Any = "completed", job_state: str = "", **values: Any
+    ) -> list[Ended]:
+        """Records that an execution ended, and its job like it, unless told otherwise."""
+        end = ExecutionRecord(run, job_id, False, state, job_state or state, **values)
+        return self.record(end)
+
+    def now(self, job_id: str) -> tuple[str, list[tuple[str, bool, str | None]]]:
+        """Returns the job's state, and state, loss and error of its executions, sorted."""
+        return self.state(job_id), sorted(self.of(job_id))
+
     def get(self, job_id: str | UUID) -> Job:
         """Returns the job as it is now."""
         return jobs.get(self.connection, job_id)

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -24,10 +24,11 @@ from tests.support.schedulers import Beat
 from tests.support.threads import waiting
 
 Running = Callable[[], Any]
+Beside = Callable[..., AbstractContextManager[psycopg.Connection[Any]]]
 
 
 @pytest.fixture
-def running(beat: Beat, app: Celery) -> Iterator[Callable[[], Any]]:
+def running(beat: Beat, app: Celery) -> Iterator[Running]:
     """Has a beat lead and tick in a thread, until the test ends."""
     stop = threading.Event()
     threads: list[threading.Thread] = []
@@ -123,15 +124,27 @@ def test_an_uncommitted_job_delays_only_the_schedule_with_its_unique_key(
     engine.dispose()
 
 
-def test_what_commits_at_last_counts(sql: Sql, database: str, running: Running) -> None:
+@pytest.fixture
+def beside(sql: Sql, database: str, running: Running) -> Beside:
+    """Has a beat run beside a transaction with these statements; the other schedules go on."""
+
+    @contextmanager
+    def stand(*statements: str) -> Iterator[psycopg.Connection[Any]]:
+        add_others(sql)
+        with opened(database, *statements) as other:
+            running()
+            others_go_on(sql)
+            yield other
+
+    return stand
+
+
+def test_what_commits_at_last_counts(sql: Sql, beside: Beside) -> None:
     """A row written by hand takes no advisory lock: it is the unique index that is waited for."""
     add(sql, "keyed", '{"unique_key": "K"}')
-    add_others(sql)
-    with opened(database, TAKES_K) as connection:
-        running()
-        others_go_on(sql)
+    with beside(TAKES_K) as other:
         assert ticks(sql, "keyed") == []
-        connection.commit()
+        other.commit()
     until(lambda: ticks(sql, "keyed") == ["skipped"], 10)
     [(reason,)] = sql("SELECT reason FROM pgbeat.ticks WHERE schedule = 'keyed'")
     assert "has the same unique key" in reason
@@ -148,16 +161,13 @@ def test_a_key_that_is_taken_while_a_launch_is_written(
     assert ticks(sql, "keyed") == ["skipped"]
 
 
-def test_a_locked_lane_delays_only_what_is_in_it(sql: Sql, database: str, running: Running) -> None:
+def test_a_locked_lane_delays_only_what_is_in_it(sql: Sql, beside: Beside) -> None:
     make_lane(sql, "a")
     make_lane(sql, "b")
     add(sql, "in lane", '{"lane": "a"}')
     add(sql, "beside it", '{"lane": "b"}')
-    add_others(sql)
     given = "SELECT count(*) FROM pgbeat.jobs WHERE schedule = %s AND dispatched_at IS NOT NULL"
-    with opened(database, "UPDATE pgbeat.lanes SET max_running = 2 WHERE name = 'a'") as other:
-        running()
-        others_go_on(sql)
+    with beside("UPDATE pgbeat.lanes SET max_running = 2 WHERE name = 'a'") as other:
         until(lambda: sql(given, "beside it") == [(1,)])
         assert ticks(sql, "in lane") == ["launched"]
         assert sql(given, "in lane") == [(0,)]
@@ -165,15 +175,10 @@ def test_a_locked_lane_delays_only_what_is_in_it(sql: Sql, database: str, runnin
     until(lambda: sql(given, "in lane") == [(1,)], 10)
 
 
-def test_an_uncommitted_queue_delays_only_what_is_for_it(
-    sql: Sql, database: str, running: Running
-) -> None:
+def test_an_uncommitted_queue_delays_only_what_is_for_it(sql: Sql, beside: Beside) -> None:
     add(sql, "for it", queue="new")
-    add_others(sql)
     sql("SELECT pgbeat.adopt_broker()")
-    with opened(database, "INSERT INTO kombu_queue (name) VALUES ('new')") as other:
-        running()
-        others_go_on(sql)
+    with beside("INSERT INTO kombu_queue (name) VALUES ('new')") as other:
         assert ticks(sql, "for it") == []
         other.rollback()
     until(lambda: ticks(sql, "for it") == ["launched"], 10)
@@ -185,24 +190,18 @@ def test_an_uncommitted_queue_delays_only_what_is_for_it(
 
 @pytest.mark.parametrize("overlap", ["cancel_previous", "queue_one"])
 def test_a_locked_job_delays_only_its_schedule(
-    sql: Sql, database: str, running: Running, beat: Beat, overlap: str
+    sql: Sql, beside: Beside, beat: Beat, overlap: str
 ) -> None:
     add(sql, "overlapping", overlap=overlap)
     run_once(beat)
     [(job,)] = sql("SELECT id FROM pgbeat.jobs")
     sql("UPDATE pgbeat.schedules SET next_run = now()")
-    add_others(sql)
-    lock = f"UPDATE pgbeat.jobs SET priority = 1 WHERE id = '{job}'"
-    with opened(database, lock) as other:
-        running()
-        others_go_on(sql)
+    waits = "SELECT waiting_for FROM pgbeat.schedules WHERE name = 'overlapping'"
+    with beside(f"UPDATE pgbeat.jobs SET priority = 1 WHERE id = '{job}'") as other:
         assert ticks(sql, "overlapping") == ["launched"]
-        assert sql("SELECT waiting_for FROM pgbeat.schedules WHERE name = 'overlapping'") == [
-            (None,)
-        ]
+        assert sql(waits) == [(None,)]
         other.commit()
     if overlap == "queue_one":
-        waits = "SELECT waiting_for FROM pgbeat.schedules WHERE name = 'overlapping'"
         until(lambda: sql(waits) == [(job,)], 10)
     else:
         until(lambda: ticks(sql, "overlapping") == ["launched"] * 2, 10)
@@ -210,36 +209,27 @@ def test_a_locked_job_delays_only_its_schedule(
 
 
 def test_a_webhook_that_is_being_deleted_delays_only_what_is_told_to_it(
-    sql: Sql, database: str, running: Running
+    sql: Sql, beside: Beside
 ) -> None:
     make_webhook(sql, url="http://127.0.0.1:9/", events=["tick.failed"])
     add(sql, "failing", task="tests.gone")
-    add_others(sql)
-    with opened(database, "DELETE FROM pgbeat.webhooks") as other:
-        running()
-        others_go_on(sql)
+    with beside("DELETE FROM pgbeat.webhooks") as other:
         assert ticks(sql, "failing") == []
         other.commit()
     until(lambda: ticks(sql, "failing") == ["failed"], 10)
 
 
-def test_locked_sums_and_counters_delay_nothing(
-    app: Celery, sql: Sql, database: str, running: Running
-) -> None:
+def test_locked_sums_and_counters_delay_nothing(app: Celery, sql: Sql, beside: Beside) -> None:
     app.conf.pgbeat_metrics_interval = 0.5
-    add_others(sql)
     sql(
         "INSERT INTO pgbeat.counters (namespace, metric, label, kind, value) "
         "VALUES ('default', 'take_overs', '', '', 1)"
     )
-    with opened(
-        database,
+    with beside(
         "SELECT FROM pgbeat.counters FOR UPDATE",
         "INSERT INTO pgbeat.counters VALUES ('', 'stale_claims_released', '', '', 1)",
         "INSERT INTO pgbeat.namespaces (name, timezone) VALUES ('default', 'UTC')",
     ) as other:
-        running()
-        others_go_on(sql)
         other.rollback()
     written = "SELECT value FROM pgbeat.counters WHERE metric = 'take_overs'"
     until(lambda: sql(written) == [(2,)], 30)
@@ -278,19 +268,14 @@ def test_a_locked_table_costs_no_leadership(
     assert "The database" not in caplog.text
 
 
-def test_one_blocked_decision_does_not_split_the_batches_after_it(
-    sql: Sql, database: str, running: Running
-) -> None:
+def test_one_blocked_decision_does_not_split_the_batches_after_it(sql: Sql, beside: Beside) -> None:
     """It is tried again by itself: the others commit together, at the first attempt."""
     add(sql, "keyed", '{"unique_key": "K"}')
-    add_others(sql)
     together = (
         "SELECT max(together) FROM (SELECT count(*) AS together FROM pgbeat.ticks WHERE id > %s "
         "GROUP BY xmin::text) AS transactions"
     )
-    with opened(database, TAKES_K):
-        running()
-        others_go_on(sql)
+    with beside(TAKES_K):
         [(last,)] = sql("SELECT max(id) FROM pgbeat.ticks")
         others_go_on(sql)
         [(most,)] = sql(together, last)

@@ -6,6 +6,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -32,6 +33,20 @@ from tests.support.rows import make_lane
 from tests.support.simulated_workers import FakeWorkers
 from tests.support.threads import WAITS, together
 
+#: A job and its only execution, of which nothing was told since it began.
+RUNNING = ("running", [("running", False, None)])
+KILLED = "WorkerLostError: killed"
+
+
+def tell(fake_workers: FakeWorkers, *reports: JobReport) -> None:
+    """What a worker's main process tells of its processes."""
+    job_reports.record(fake_workers.connection, 1, reports)
+
+
+def terminated(job_id: str) -> JobReport:
+    return JobReport(job_id, "cancelled", "terminated", "cancelled", lost=False, worker="w1")
+
+
 # ----- without processes: the rows of a worker that is no more
 
 
@@ -45,12 +60,9 @@ def test_what_a_dead_worker_ran_is_lost(fake_workers: FakeWorkers) -> None:
     fake_workers.run(living, 2)
     fake_workers.rescue()
     lost = [("failed", True, "lost: the worker w1 died")]
-    assert (fake_workers.state(acknowledged), fake_workers.of(acknowledged)) == ("failed", lost)
-    assert (fake_workers.state(late), fake_workers.of(late)) == ("pending", lost)
-    assert (fake_workers.state(living), fake_workers.of(living)) == (
-        "running",
-        [("running", False, None)],
-    )
+    assert fake_workers.now(acknowledged) == ("failed", lost)
+    assert fake_workers.now(late) == ("pending", lost)
+    assert fake_workers.now(living) == RUNNING
     assert fake_workers.released() == 2
     fake_workers.rescue()
     assert fake_workers.released() == 2
@@ -63,28 +75,19 @@ def test_what_a_dead_worker_had_completed_is(fake_workers: FakeWorkers, is_begun
     fake_workers.worker(1, missing=fake_workers.settings.lock_patience + 1)
     done, other = fake_workers.job(max_attempts=3), fake_workers.job(max_attempts=3)
     for job_id in (done, other):
-        if is_begun:
-            fake_workers.run(job_id, 1)
-        else:
-            fake_workers.accept(job_id, 1)
+        fake_workers.run(job_id, 1) if is_begun else fake_workers.accept(job_id, 1)
     late = fake_workers.job()
     fake_workers.run(late, 1, acks=False, acks_late=True)
     for job_id in (done, late):
         fake_workers.app.backend.mark_as_done(job_id, 7)
     fake_workers.sql("UPDATE pgbeat.results SET date_done = now() - interval '1 minute'")
     fake_workers.rescue()
-    assert [fake_workers.state(job_id) for job_id in (done, other, late)] == [
-        "completed",
-        "failed",
-        "pending",
-    ]
-    assert fake_workers.of(done) == [("completed", False, None)]
+    assert fake_workers.now(done) == ("completed", [("completed", False, None)])
+    assert (fake_workers.state(other), fake_workers.state(late)) == ("failed", "pending")
     then = "SELECT finished_at < now() - interval '50 s' FROM pgbeat.executions WHERE job_id = %s"
     assert fake_workers.sql(then, done) == [(True,)]
-    assert [fake_workers.get(job_id).retried_by is None for job_id in (done, other)] == [
-        True,
-        False,
-    ]
+    assert fake_workers.get(done).retried_by is None
+    assert fake_workers.get(other).retried_by is not None
 
 
 @pytest.mark.parametrize("fails", ["before", "after"])
@@ -97,17 +100,14 @@ def test_a_failure_beside_a_lost_execution_ends_the_job(
     job_id = fake_workers.job()
     first = fake_workers.run(job_id, 2, acks=False)
     fake_workers.run(job_id, 1)  # the later one decides about the job, while it runs
-    failure = ExecutionRecord(
-        first, job_id, False, state="failed", job_state="failed", error="killed"
-    )
     fake_workers.accept(job_id, 2)
     if fails == "before":
-        fake_workers.record(failure)
+        fake_workers.end(first, job_id, "failed", error="killed")
         assert fake_workers.state(job_id) == "running"
     fake_workers.rescue()
     if fails == "after":
         assert fake_workers.state(job_id) == "pending"
-        fake_workers.record(failure)
+        fake_workers.end(first, job_id, "failed", error="killed")
     assert fake_workers.state(job_id) == "failed"
     assert [run[:2] for run in fake_workers.of(job_id)] == [("failed", True), ("failed", False)]
 
@@ -207,11 +207,8 @@ def test_a_cancelled_job_that_celery_was_to_retry_does_not_come_again(
     with connections.transaction(fake_workers.connection):  # what `self.retry` publishes
         retry = jobs.find(fake_workers.connection, [job_id])
         lifecycle.publish(fake_workers.connection, fake_workers.publisher, retry)
-    end = ExecutionRecord(
-        run, job_id, False, state="failed", job_state="scheduled", error="not yet"
-    )
     with connections.transaction(fake_workers.connection):
-        ended = fake_workers.record(end)
+        ended = fake_workers.end(run, job_id, "failed", "scheduled", error="not yet")
         lifecycle.follow(fake_workers.connection, fake_workers.publisher, ended)
     assert fake_workers.state(job_id) == "cancelled"
     assert fake_workers.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
@@ -223,11 +220,8 @@ def test_one_that_was_given_up_and_lived_says_how_it_ended(fake_workers: FakeWor
     job_id = fake_workers.job()
     run = fake_workers.run(job_id, 1)
     fake_workers.rescue()
-    fake_workers.record(
-        ExecutionRecord(run, job_id, False, state="completed", job_state="completed")
-    )
-    assert fake_workers.of(job_id) == [("completed", False, None)]
-    assert fake_workers.state(job_id) == "failed"
+    fake_workers.end(run, job_id)
+    assert fake_workers.now(job_id) == ("failed", [("completed", False, None)])
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -237,36 +231,25 @@ def test_one_that_was_delivered_again_and_completes_decides(
     """The other may run a message that it had in memory, and that is no more."""
     make_lane(fake_workers.sql, "one")
     job_id = fake_workers.job(lane="one")
-    one, other = (
-        fake_workers.run(job_id, 1, acks_late=True),
-        fake_workers.run(job_id, 2, acks_late=True),
-    )
+    one, other = [fake_workers.run(job_id, worker, acks_late=True) for worker in (1, 2)]
     assert fake_workers.of(job_id)[1] == ("failed", True, "lost: the message was delivered again")
-    ends = [
-        ExecutionRecord(one, job_id, False, state="completed", job_state="completed"),
-        ExecutionRecord(other, job_id, False, state="failed", job_state="pending", error="no"),
-    ]
-    ended = [
-        job for end in (ends if is_first else reversed(ends)) for job in fake_workers.record(end)
-    ]
-    assert [(str(job.id), job.state, job.lane) for job in ended[-1:]] == [
-        (job_id, "completed", "one")
-    ]
-    assert fake_workers.state(job_id) == "completed"
-    assert fake_workers.of(job_id) == [("failed", False, "no"), ("completed", False, None)]
+    if not is_first:
+        fake_workers.end(other, job_id, "failed", "pending", error="no")
+    ended = fake_workers.end(one, job_id)
+    if is_first:
+        ended += fake_workers.end(other, job_id, "failed", "pending", error="no")
+    assert (str(ended[-1].id), ended[-1].state, ended[-1].lane) == (job_id, "completed", "one")
+    ends = [("completed", False, None), ("failed", False, "no")]
+    assert fake_workers.now(job_id) == ("completed", ends)
 
 
 def test_one_that_snoozed_beside_another_run_is_sent_again(fake_workers: FakeWorkers) -> None:
     """The snooze has deleted the message that the other one held, which says so at its end."""
     job_id = fake_workers.job()
     one = fake_workers.run(job_id, 1, acks=False, acks_late=True)
-    snoozed = ExecutionRecord(
-        one, job_id, False, state="snoozed", job_state="scheduled", runs_in=3600, message={}
-    )
-    fake_workers.record(snoozed)
+    fake_workers.end(one, job_id, "snoozed", "scheduled", runs_in=3600, message={})
     other = fake_workers.run(job_id, 2, acks_late=True)
-    lost = ExecutionRecord(other, job_id, False, state="failed", job_state="pending")
-    [ended] = fake_workers.record(lost)
+    [ended] = fake_workers.end(other, job_id, "failed", "pending")
     assert (ended.state, ended.is_dispatched) == ("scheduled", False)
     job = fake_workers.get(job_id)
     assert (job.state, job.message) == ("scheduled", {})
@@ -326,11 +309,8 @@ def test_a_job_whose_message_is_gone_fails(
     """
     monkeypatch.setattr(missing_messages, "_GONE", 0.0)
     fake_workers.worker(1, lives=True)
-    waits, gone, expired = (
-        fake_workers.job(),
-        fake_workers.job(),
-        fake_workers.job(options={"expires": 1}),
-    )
+    waits, gone = fake_workers.job(), fake_workers.job()
+    expired = fake_workers.job(options={"expires": 1})
     parked = fake_workers.job(with_message=False, is_dispatched=False)
     fresh = fake_workers.job()
     for job_id in (gone, expired, fresh):
@@ -371,9 +351,8 @@ def test_a_job_whose_message_is_in_another_broker_is_not_lost(
                 assert lifecycle.publish(fake_workers.connection, elsewhere, found) == []
     waits, runs = made
     fake_workers.worker(2, missing=10)
-    fake_workers.run(
-        runs, 2, acks_late=True
-    )  # what an old worker ran that died comes again, over there
+    # What an old worker ran that died comes again, over there.
+    fake_workers.run(runs, 2, acks_late=True)
     fake_workers.sql("UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s'")
     for _ in range(3):
         fake_workers.rescuer().rescue(fake_workers.connection)
@@ -455,27 +434,6 @@ def test_an_attempt_begins_as_fast_after_many(fake_workers: FakeWorkers) -> None
         assert fake_workers.sql(read)[0][0] <= 100
 
 
-def test_a_retry_that_ran_before_its_attempt_was_told_ended(fake_workers: FakeWorkers) -> None:
-    """The attempt is not lost by it, and ends when its process tells so."""
-    job_id = fake_workers.job()
-    first = fake_workers.run(job_id, 1, began=2.0)
-    second = fake_workers.run(job_id, 2, began=1.0, retry_attempt=1)
-    assert sorted(fake_workers.of(job_id)) == [("running", False, None)] * 2
-    late = ExecutionRecord(
-        first, job_id, False, state="failed", job_state="scheduled", error="not yet"
-    )
-    fake_workers.record(late)
-    assert fake_workers.state(job_id) == "running"
-    end = ExecutionRecord(second, job_id, False, state="completed", job_state="completed")
-    fake_workers.record(end)
-    assert fake_workers.state(job_id) == "completed"
-    assert sorted(fake_workers.of(job_id)) == [
-        ("completed", False, None),
-        ("failed", False, "not yet"),
-    ]
-    assert fake_workers.released() == 0
-
-
 @pytest.mark.parametrize("lost", [True, False])
 @pytest.mark.parametrize("began", [True, False])
 def test_what_the_main_process_tells(fake_workers: FakeWorkers, began: bool, lost: bool) -> None:
@@ -485,13 +443,10 @@ def test_what_the_main_process_tells(fake_workers: FakeWorkers, began: bool, los
     job_id = fake_workers.job()
     if began:
         fake_workers.run(job_id, 1)
-    reported = JobReport(
-        job_id, "failed", "WorkerLostError: killed", "failed", lost=lost, worker="w1"
-    )
-    job_reports.record(fake_workers.connection, 1, [reported, reported])
-    job_reports.record(fake_workers.connection, 1, [reported])
-    assert fake_workers.of(job_id) == [("failed", lost, "WorkerLostError: killed")]
-    assert fake_workers.state(job_id) == "failed"
+    reported = JobReport(job_id, "failed", KILLED, "failed", lost=lost, worker="w1")
+    tell(fake_workers, reported, reported)
+    tell(fake_workers, reported)
+    assert fake_workers.now(job_id) == ("failed", [("failed", lost, KILLED)])
 
 
 def test_what_a_thread_told_comes_before_what_celery_says(fake_workers: FakeWorkers) -> None:
@@ -514,35 +469,28 @@ def test_what_a_thread_told_comes_before_what_celery_says(fake_workers: FakeWork
 def test_the_last_words_of_a_process_come_after_its_parents(fake_workers: FakeWorkers) -> None:
     """One attempt: that it ended was reported before that it began."""
     job_id = fake_workers.job()
-    reported = JobReport(job_id, "cancelled", "terminated", "cancelled", lost=False, worker="w1")
-    job_reports.record(fake_workers.connection, 1, [reported])
+    tell(fake_workers, terminated(job_id))
     fake_workers.run(job_id, 1)
-    assert fake_workers.of(job_id) == [("cancelled", False, "terminated")]
-    assert fake_workers.state(job_id) == "cancelled"
+    assert fake_workers.now(job_id) == ("cancelled", [("cancelled", False, "terminated")])
 
 
 def test_a_process_and_its_parent_tell_of_one_attempt_at_once(
     fake_workers: FakeWorkers, database: str
 ) -> None:
     """The parent waits for a job's row, and reads only then: it sees what the process recorded."""
-    first, second = sorted(
-        (fake_workers.job(), fake_workers.job())
-    )  # they are locked in this order
+    # They are locked in this order.
+    first, second = sorted((fake_workers.job(), fake_workers.job()))
     fake_workers.run(first, 1)
     parent = FakeWorkers(database)
-    reported = [
-        JobReport(job_id, "cancelled", "terminated", "cancelled", lost=False, worker="w1")
-        for job_id in (first, second)
-    ]
 
-    def tell() -> None:
+    def tell_both() -> None:
         with connections.transaction(parent.connection):
-            job_reports.record(parent.connection, 1, reported)
+            tell(parent, terminated(first), terminated(second))
 
     with ThreadPoolExecutor(1) as threads:
         with connections.transaction(fake_workers.connection):
             jobs.lock(fake_workers.connection, [first])
-            telling = threads.submit(tell)
+            telling = threads.submit(tell_both)
             until(lambda: fake_workers.sql(WAITS), what="it waits")
             child = FakeWorkers(database)
             child.run(second, 1)
@@ -550,62 +498,48 @@ def test_a_process_and_its_parent_tell_of_one_attempt_at_once(
         telling.result()
     parent.close()
     for job_id in (first, second):
-        assert fake_workers.of(job_id) == [("cancelled", False, "terminated")]
-        assert fake_workers.state(job_id) == "cancelled"
+        assert fake_workers.now(job_id) == ("cancelled", [("cancelled", False, "terminated")])
 
 
 def test_what_another_worker_runs_is_not_touched_by_that(fake_workers: FakeWorkers) -> None:
     job_id = fake_workers.job()
     fake_workers.run(job_id, 2)
-    reported = JobReport(
-        job_id, "failed", "WorkerLostError: killed", "failed", lost=True, began=False
-    )
-    job_reports.record(fake_workers.connection, 1, [reported])
-    assert fake_workers.of(job_id) == [("running", False, None)]
-    assert fake_workers.state(job_id) == "running"
+    tell(fake_workers, JobReport(job_id, "failed", KILLED, "failed", lost=True, began=False))
+    assert fake_workers.now(job_id) == RUNNING
 
 
 # ----- late words of an attempt that another followed
 
 
-def test_an_attempt_told_late_changes_nothing_of_the_next(fake_workers: FakeWorkers) -> None:
-    """Celery's retry ran elsewhere before the attempt that asked for it was reported of."""
+@pytest.mark.parametrize("is_known", [True, False])
+def test_an_attempt_told_late_changes_nothing_of_the_next(
+    fake_workers: FakeWorkers, is_known: bool
+) -> None:
+    """Celery's retry ran elsewhere before the attempt that asked for it was reported of, wholly or
+    its end. It is not lost by that.
+    """
     job_id = fake_workers.job()
-    second = fake_workers.run(job_id, 2, began=1.0)
-    first = ExecutionRecord(
-        str(uuid4()),
-        job_id,
-        True,
-        state="failed",
-        job_state="scheduled",
-        worker="w1",
-        worker_id=1,
-        began=2.0,
-        ended=1.5,
-        error="not yet",
-    )
-    fake_workers.record(first)
+    first = fake_workers.run(job_id, 1, began=2.0) if is_known else str(uuid4())
+    second = fake_workers.run(job_id, 2, began=1.0, retry_attempt=1 if is_known else None)
+    assert set(fake_workers.of(job_id)) == {("running", False, None)}
+    begin: dict[str, Any] = {} if is_known else {"worker": "w1", "worker_id": 1, "began": 2.0}
+    late = ExecutionRecord(first, job_id, not is_known, "failed", "scheduled", error="no", **begin)
+    fake_workers.record(late._replace(ended=None if is_known else 1.5))
     assert fake_workers.state(job_id) == "running"
-    end = ExecutionRecord(second, job_id, False, state="completed", job_state="completed")
-    fake_workers.record(end)
-    assert fake_workers.state(job_id) == "completed"
-    assert sorted(fake_workers.of(job_id)) == [
-        ("completed", False, None),
-        ("failed", False, "not yet"),
-    ]
+    fake_workers.end(second, job_id)
+    ends = [("completed", False, None), ("failed", False, "no")]
+    assert fake_workers.now(job_id) == ("completed", ends)
+    assert fake_workers.released() == 0
 
 
 def test_a_beginning_told_again_after_the_end_changes_nothing(fake_workers: FakeWorkers) -> None:
     """The commit's answer was lost, and the worker tells both again."""
     job_id = fake_workers.job()
     begin = ExecutionRecord(str(uuid4()), job_id, True, worker="w1", worker_id=1, began=2.0)
-    end = ExecutionRecord(
-        begin.id, job_id, False, state="failed", job_state="scheduled", error="not yet"
-    )
+    end = ExecutionRecord(begin.id, job_id, False, "failed", "scheduled", error="not yet")
     for _ in range(2):
         fake_workers.record(begin, end)
-        assert fake_workers.state(job_id) == "scheduled"
-        assert fake_workers.of(job_id) == [("failed", False, "not yet")]
+        assert fake_workers.now(job_id) == ("scheduled", [("failed", False, "not yet")])
 
 
 # ----- processes
