@@ -117,6 +117,24 @@ class JobControl:
             ended = executions.record(self.connection, runs)
             return lifecycle.follow(self.connection, self.publisher, ended)
 
+    def begins(self, job_id: object, **values: Any) -> str:
+        """Records that a worker began the job; returns the execution's id."""
+        run = str(uuid4())
+        self.record(ExecutionRecord(run, str(job_id), True, **{"worker": "w"} | values))
+        return run
+
+    def tells(
+        self,
+        run: str,
+        job_id: object,
+        state: Any = "completed",
+        job_state: str | None = None,
+        **values: Any,
+    ) -> None:
+        """Records the execution's state and more, and its job's, which is the same unless given."""
+        told = ExecutionRecord(run, str(job_id), False, state, job_state or state, **values)
+        self.record(told)
+
     def job(self, job: Job) -> Job:
         """Returns the job as it is now."""
         return jobs.get(self.connection, job.id)

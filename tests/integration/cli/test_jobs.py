@@ -9,17 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from celery import Celery
 
 from pgbeat.access.actors import Actor
-from pgbeat.database import connections
-from pgbeat.jobs.flow import lifecycle
-from pgbeat.jobs.rows.model import Job
-from pgbeat.jobs.running import executions
-from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.verbs import control
 from tests.integration.cli.test_cli import PGBEAT
 from tests.support.command_line import Sql, read, refused, run, run_on_terminal, run_with
@@ -41,13 +35,6 @@ def no_admin(monkeypatch: pytest.MonkeyPatch) -> None:
 def did(printed_with: Did) -> Did:
     """Returns what runs `pgbeat jobs …` successfully, and returns what it prints."""
     return partial(printed_with, "jobs")
-
-
-def told(job_control: JobControl, job: Job, *runs: ExecutionRecord) -> None:
-    """Records what a worker reports of a job."""
-    with connections.transaction(job_control.connection):
-        ended = executions.record(job_control.connection, runs)
-        lifecycle.follow(job_control.connection, job_control.publisher, ended)
 
 
 def ids(listed: str) -> list[str]:
@@ -114,13 +101,10 @@ def test_show(did: Did, job_control: JobControl, sql: Sql) -> None:
     job = job_control.make(5, actor=ME, kwargs={"y": 6}, max_attempts=3, unique_key="k", **told_of)
     second = job_control.make(actor=ME, lane="l")
     assert "waits in lane 'l' at place 1" in did("show", str(second.id)[:8])
-    run_id, job_id = str(uuid4()), str(job.id)
+    job_id = str(job.id)
     progress: dict[str, Any] = {"progress_done": 3, "progress_total": 12}
     progress |= {"progress_message": "pages", "metadata": {"items_crawled": 7}}
-    begun = ExecutionRecord(
-        run_id, job_id, True, worker="w1@host", checkpoint={"page": 3}, **progress
-    )
-    told(job_control, job, begun)
+    run_id = job_control.begins(job_id, worker="w1@host", checkpoint={"page": 3}, **progress)
     shown = did("show", job_id)
     for said in ("running", "on w1@host", "[5]", '{"y": 6}', "night", '{"gpu": 1}', "1 of 3"):
         assert said in shown, said
@@ -128,7 +112,7 @@ def test_show(did: Did, job_control: JobControl, sql: Sql) -> None:
         assert said in shown, said
     said_last = {"error": "ValueError: \x1b[31mno", "traceback": "Traceback …\n  File \x1b[0m"}
     used: Any = {"duration_ms": 1500, "memory_peak_mb": 51.5} | said_last
-    told(job_control, job, ExecutionRecord(run_id, job_id, False, "failed", "failed", **used))
+    job_control.tells(run_id, job_id, "failed", **used)
     shown = did("show", job_id)
     assert f"{job_control.job(job).retried_by} 2/3" in shown, "the chain"
     assert "1.5 s" in shown or "1 s" in shown
@@ -139,8 +123,7 @@ def test_show(did: Did, job_control: JobControl, sql: Sql) -> None:
 def test_stats(did: Did, job_control: JobControl) -> None:
     for ms, state in ((100, "completed"), (300, "completed"), (5, "failed")):
         job = job_control.make(actor=ME, max_attempts=1)
-        end = ExecutionRecord(str(uuid4()), str(job.id), True, state, state, duration_ms=ms)  # type: ignore[arg-type]
-        told(job_control, job, end)
+        job_control.tells(job_control.begins(job.id), job.id, state, duration_ms=ms)
     shown = did("stats")
     for said in ("completed  2", "failed     1", "67% (skips aside)", "200 ms"):
         assert said in shown, shown
@@ -264,8 +247,7 @@ def test_the_app_is_needed_for_messages(database: str, job_control: JobControl) 
 def test_tail_of_a_job_until_its_end(app: Celery, job_control: JobControl) -> None:
     for state, status in (("completed", 0), ("failed", 1), ("skipped", 3)):
         job = job_control.make(actor=ME, max_attempts=1)
-        end = ExecutionRecord(str(uuid4()), str(job.id), True, state, state, error="because")  # type: ignore[arg-type]
-        told(job_control, job, end)
+        job_control.tells(job_control.begins(job.id), job.id, state, error="because")
         shown = run_with(app, "jobs", "tail", str(job.id))
         assert (shown.exit_code, shown.stderr) == (status, "")
         assert re.fullmatch(
@@ -282,13 +264,11 @@ def test_tail_as_it_goes(processes: Processes, job_control: JobControl, database
     one = tail(str(job.id))
     one.says("jobs.add: pending")
     every.says('"pending"')
-    first, second = str(uuid4()), str(uuid4())
-    told(job_control, job, ExecutionRecord(first, str(job.id), True, worker="w1"))
+    first = job_control.begins(job.id, worker="w1")
     one.says("running: on w1")
-    goes_on = partial(ExecutionRecord, first, str(job.id), False)
-    told(job_control, job, goes_on(progress_done=1, progress_total=4))
+    job_control.tells(first, job.id, "running", progress_done=1, progress_total=4)
     one.says("running: on w1; 1 of 4 (25%)")
-    told(job_control, job, goes_on("failed", "failed", error="oops"))
+    job_control.tells(first, job.id, "failed", error="oops")
     one.says("jobs.add: failed (retried): oops")
     one.says("attempt 2: scheduled")
     fresh = job_control.make(actor=ME)
@@ -296,7 +276,7 @@ def test_tail_as_it_goes(processes: Processes, job_control: JobControl, database
     every.says(str(fresh.id))
     every.says(str(other.id))
     again = str(job_control.job(job).retried_by)
-    told(job_control, job, ExecutionRecord(second, again, True, "completed", "completed"))
+    job_control.tells(job_control.begins(again), again)
     assert one.wait(30) == 0
     one.says("attempt 2: completed")
     until(lambda: f'"id": "{again}"' in every.output and '"completed"' in every.output, 30)

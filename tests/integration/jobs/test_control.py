@@ -71,7 +71,7 @@ def fails(job_control: JobControl, job: Job, error: str = "oops") -> Job:
 
 def runs(job_control: JobControl, job: Job) -> Job:
     """The job as it is once a worker has recorded that it began."""
-    job_control.record(ExecutionRecord(str(uuid4()), str(job.id), True, worker="w"))
+    job_control.begins(job.id)
     return job_control.job(job)
 
 
@@ -511,8 +511,8 @@ def test_cancel_what_runs(job_control: JobControl, sql: Sql) -> None:
         assert (asked.state, asked.cancel_requested_by) == ("running", ALICE.name)
         assert asked.cancel_reason == f"cancelled by user:alice: {reason}"
     # Failing then is not a reason to try again.
-    run = sql("SELECT id FROM pgbeat.executions")[0][0]
-    job_control.record(ExecutionRecord(str(run), str(job.id), False, "failed", "failed", error="x"))
+    [(run,)] = sql("SELECT id::text FROM pgbeat.executions")
+    job_control.tells(run, job.id, "failed", error="x")
     ended = job_control.job(job)
     assert (ended.state, ended.retried_by) == ("cancelled", None)
     assert ended.error == "cancelled by user:alice: far too slow (x)"

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from celery import Celery
@@ -15,7 +14,6 @@ import pgbeat
 from pgbeat.database import connections
 from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.rows.model import Job, listing
-from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.states.deadlines import mark_late
 from pgbeat.jobs.verbs import changes, control
 from pgbeat.monitoring.metrics import counters
@@ -54,14 +52,9 @@ def pass_by(sql: Sql, seconds: float = 100) -> None:
     sql(f"UPDATE pgbeat.unfinished_jobs SET {changed}")
 
 
-def begins(job_control: JobControl, job: Job) -> str:
-    run = str(uuid4())
-    job_control.record(ExecutionRecord(run, str(job.id), True, worker="w"))
-    return run
-
-
-def ends(job_control: JobControl, job: Job, run: str, state: Any = "completed") -> None:
-    job_control.record(ExecutionRecord(run, str(job.id), False, state, state, ended=0))
+def ends(job_control: JobControl, job: Job, state: str = "completed", run: str = "") -> None:
+    """Ends the job's execution, which begins now unless it is given."""
+    job_control.tells(run or job_control.begins(job.id), job.id, state, ended=0)
 
 
 def test_a_job_that_does_not_start_and_end_in_time_is_marked_once_for_each(
@@ -78,12 +71,12 @@ def test_a_job_that_does_not_start_and_end_in_time_is_marked_once_for_each(
     marked = job_control.job(job)
     assert (marked.state, marked.missed_deadlines) == ("pending", ["start"])
     assert marked.late_at is not None
-    run = begins(job_control, job)  # a late job goes on
+    run = job_control.begins(job.id)  # a late job goes on
     pass_by(sql)
     look(job_control)
     look(job_control)
     assert job_control.job(job).missed_deadlines == ["start", "end"]
-    ends(job_control, job, run)
+    ends(job_control, job, run=run)
     assert job_control.job(job).state == "completed"
     assert events(sql) == [("start", "pending"), ("end", "running")]
     assert sql("SELECT count(*) FROM pgbeat.unfinished_jobs WHERE next_deadline <= now()") == [(0,)]
@@ -94,7 +87,7 @@ def test_one_that_starts_and_ends_late_between_two_looks_is_marked_as_it_ends(
 ) -> None:
     job = job_control.make(1, must_start_within=60, must_end_within=90)
     pass_by(sql)
-    ends(job_control, job, begins(job_control, job))
+    ends(job_control, job)
     found = job_control.job(job)
     assert (found.state, found.missed_deadlines) == ("completed", ["start", "end"])
     assert found.late_at is not None
@@ -105,11 +98,11 @@ def test_one_that_starts_and_ends_late_between_two_looks_is_marked_as_it_ends(
 
 def test_one_that_is_in_time_is_not_marked(job_control: JobControl, sql: Sql) -> None:
     job = job_control.make(1, must_start_within=60, must_end_within=150)
-    run = begins(job_control, job)
+    run = job_control.begins(job.id)
     pass_by(sql)
     look(job_control)  # past the first deadline, which it met
     assert job_control.job(job).late_at is None
-    ends(job_control, job, run)
+    ends(job_control, job, run=run)
     found = job_control.job(job)
     assert (found.late_at, found.missed_deadlines) == (None, [])
     assert events(sql) == []
@@ -121,19 +114,19 @@ def test_a_retry_must_end_by_then_too_and_is_late_with_its_job(
     first = job_control.make(
         1, must_start_within=60, must_end_within=90, max_attempts=3, retry_base=0
     )
-    ends(job_control, first, begins(job_control, first), "failed")
+    ends(job_control, first, "failed")
     second = job_control.job(first)._replace(id=job_control.job(first).retried_by)  # type: ignore[arg-type]
     found = job_control.job(second)
     assert (found.must_start_by, found.must_end_by) == (None, first.must_end_by)
     pass_by(sql)
     look(job_control)
     assert events(sql) == [("end", "scheduled")]
-    ends(job_control, second, begins(job_control, second), "failed")
+    ends(job_control, second, "failed")
     third = job_control.job(second._replace(id=job_control.job(second).retried_by))  # type: ignore[arg-type]
     assert third.missed_deadlines == ["end"]
     look(job_control)
     assert len(events(sql)) == 1
-    ends(job_control, third, begins(job_control, third), "failed")
+    ends(job_control, third, "failed")
     assert len(events(sql)) == 1
     again = job_control.do(
         control.retry, third, job_source="user_cli"

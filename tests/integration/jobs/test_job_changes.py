@@ -9,7 +9,6 @@ from celery import Celery
 
 from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition
 from pgbeat.jobs.rows.model import Job
-from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.verbs import changes as job_changes
 from pgbeat.jobs.verbs import control
 from tests.support.command_line import Sql, refused, run_with
@@ -109,7 +108,7 @@ def test_what_can_not_be_changed(job_control: JobControl, sql: Sql) -> None:
         update(job_control, job, BOB, priority=1)
     with pytest.raises(Forbidden, match="lane"):
         update(job_control, job, ALICE, lane=None)
-    job_control.record(ExecutionRecord(str(job.id), str(job.id), True, worker="w"))
+    job_control.begins(job.id)
     for state in (
         job_control.job(job),
         job_control.job(job_control.do(control.cancel, job_control.make())),

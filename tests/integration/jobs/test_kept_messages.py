@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import pytest
 from celery import Celery, chain, chord, group
@@ -12,7 +11,6 @@ from celery import Celery, chain, chord, group
 from pgbeat.access.actors import Actor
 from pgbeat.broker.payloads import JOB
 from pgbeat.jobs.rows import model as jobs
-from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.verbs import changes, control
 from tests.support.jobs import JobControl, opened_app
 from tests.support.rows import Sql, make_lane
@@ -156,27 +154,10 @@ def test_what_waits_for_its_lane(app: Celery, sql: Sql, job_control: JobControl)
 def snoozed(job_control: JobControl, sql: Sql, job_id: str, seconds: float) -> None:
     """Has the job run and snooze, as a worker records it."""
     [(payload,)] = sql("DELETE FROM kombu_message WHERE job_id = %s RETURNING payload", job_id)
-    kept = {
-        "queue": "celery",
-        "payload": payload,
-        "priority": 2,
-        "ttl": None,
-        "exchange": "",
-        "routing_key": "",
-    }
-    run = str(uuid4())
-    job_control.record(ExecutionRecord(run, job_id, True, worker="w"))
-    job_control.record(
-        ExecutionRecord(
-            run,
-            job_id,
-            False,
-            state="snoozed",
-            job_state="scheduled",
-            runs_in=seconds,
-            message=kept,
-        )
-    )
+    kept = {"queue": "celery", "payload": payload, "priority": 2, "ttl": None}
+    kept |= {"exchange": "", "routing_key": ""}
+    run = job_control.begins(job_id)
+    job_control.tells(run, job_id, "snoozed", "scheduled", runs_in=seconds, message=kept)
 
 
 @pytest.mark.parametrize("change", ["pause and resume", "priority", "now"])
@@ -203,25 +184,11 @@ def test_what_celery_retries(app: Celery, sql: Sql, job_control: JobControl, cha
     result = chain(app.tasks["kept.task"].si(1), app.tasks["kept.other"].s()).apply_async()
     job_id = str(result.parent.id)
     sql("DELETE FROM kombu_message")
-    run = str(uuid4())
-    job_control.record(ExecutionRecord(run, job_id, True, worker="w"))
-    retry = (
-        app.tasks["kept.task"]
-        .si(1)
-        .set(
-            task_id=job_id,
-            countdown=3600,
-            retries=1,
-            chain=[app.tasks["kept.other"].s()],
-            headers={"pgbeat_job": JOB, "pgbeat_new_job": {"policy": POLICY}},
-        )
-    )
-    retry.apply_async()
-    job_control.record(
-        ExecutionRecord(
-            run, job_id, False, state="failed", job_state="scheduled", runs_in=3600, error="oops"
-        )
-    )
+    run = job_control.begins(job_id)
+    retry = app.tasks["kept.task"].si(1).set(task_id=job_id, countdown=3600, retries=1)
+    headers = {"pgbeat_job": JOB, "pgbeat_new_job": {"policy": POLICY}}
+    retry.apply_async(chain=[app.tasks["kept.other"].s()], headers=headers)
+    job_control.tells(run, job_id, "failed", "scheduled", runs_in=3600, error="oops")
     before = messages(sql)[job_id]
     assert before.headers["retries"] == 1
     CHANGES[change](job_control, job_id)
@@ -244,24 +211,11 @@ def test_attempts_are_counted_up_to_the_policy_s(
         (1, 3, timedelta(minutes=1))
     ]
     for retries in range(5):
-        run = str(uuid4())
-        job_control.record(ExecutionRecord(run, job_id, True, worker="w", retry_attempt=retries))
-        job_control.record(
-            ExecutionRecord(run, job_id, False, state="failed", job_state="scheduled", error="e")
-        )
+        run = job_control.begins(job_id, retry_attempt=retries)
+        job_control.tells(run, job_id, "failed", "scheduled", error="e")
         job = jobs.get(job_control.connection, job_id)
         assert (job.attempt, job.max_attempts) == (min(retries + 1, 3), 3)
-    last = ExecutionRecord(
-        str(uuid4()),
-        job_id,
-        True,
-        state="failed",
-        job_state="failed",
-        worker="w",
-        retry_attempt=2,
-        error="e",
-    )
-    job_control.record(last)
+    job_control.tells(job_control.begins(job_id, retry_attempt=2), job_id, "failed", error="e")
     job = jobs.get(job_control.connection, job_id)
     assert (job.state, job.attempt, job.retried_by) == ("failed", 3, None)
 
