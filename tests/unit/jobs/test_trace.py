@@ -1,5 +1,6 @@
 """The phases of a job: every shape of what rows tell of it."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -19,23 +20,12 @@ def at(seconds: float) -> datetime:
 
 def job(**given: Any) -> Job:
     """A job that was created, and sent, at the start. Times are seconds after it."""
-    values: dict[str, Any] = dict.fromkeys(Job._fields) | {
-        "id": ID,
-        "state": "pending",
-        "created_at": 0,
-        "dispatched_at": 0,
-        "queue": "celery",
-        "attempt": 1,
-        "max_attempts": 1,
-        "is_blocked": False,
-        "requires_approval": False,
-        "awaits_approval": False,
-    }
+    values: dict[str, Any] = {"id": ID, "created_at": 0, "dispatched_at": 0, "queue": "celery"}
     values |= given
     for name in ("created_at", "dispatched_at", "finished_at", "run_at", "approved_at"):
-        if values[name] is not None:
+        if values.get(name) is not None:
             values[name] = at(values[name])
-    return Job(**values)
+    return Job(namespace="default", task="t", job_source="system", created_by="me", **values)
 
 
 def ended(finished_at: float, state: str = "completed", **given: Any) -> Job:
@@ -68,9 +58,13 @@ def lines(found: Trace) -> list[tuple[Any, ...]]:
     ]
 
 
-def shape(each: TracedAttempt, now: float = 100) -> list[tuple[Any, ...]]:
-    """Returns the phases between `created` and `ended`."""
-    return [line for line in lines(trace([each], at(now))) if line[0] not in ("created", "ended")]
+def shape(each: TracedAttempt, now: float = 100) -> str:
+    """Returns the phases between `created` and `ended`, as `kind begin–end state`."""
+    found = [line for line in lines(trace([each], at(now))) if line[0] not in ("created", "ended")]
+    return ", ".join(
+        f"{kind} {begin:g}–{'' if end is None else f'{end:g}'} {' '.join(state)}".rstrip()
+        for kind, begin, end, *state in found
+    )
 
 
 def test_a_plain_job() -> None:
@@ -93,35 +87,32 @@ def test_a_plain_job() -> None:
 
 def test_a_lane_and_then_the_queue() -> None:
     each = TracedAttempt(ended(9, lane="gpu", dispatched_at=4), [run(5, 9)])
-    assert shape(each) == [("lane", 0, 4), ("queue", 4, 5), ("running", 5, 9, "completed")]
+    assert shape(each) == "lane 0–4, queue 4–5, running 5–9 completed"
 
 
 def test_what_lasts_has_no_end() -> None:
-    assert shape(TracedAttempt(job())) == [("queue", 0, None)]
-    assert shape(TracedAttempt(job(lane="gpu", dispatched_at=None))) == [("lane", 0, None)]
-    assert shape(TracedAttempt(job(state="running"), [run(3, None, "running")])) == [
-        ("queue", 0, 3),
-        ("running", 3, None),
-    ]
+    assert shape(TracedAttempt(job())) == "queue 0–"
+    assert shape(TracedAttempt(job(lane="gpu", dispatched_at=None))) == "lane 0–"
+    assert (
+        shape(TracedAttempt(job(state="running"), [run(3, None, "running")]))
+        == "queue 0–3, running 3–"
+    )
     assert trace([TracedAttempt(job())], at(100)).until == at(100)
 
 
 def test_never_dispatched() -> None:
-    assert shape(TracedAttempt(ended(8, "cancelled", lane="gpu", dispatched_at=None))) == [
-        ("lane", 0, 8)
-    ]
-    assert shape(TracedAttempt(ended(8, "cancelled", dispatched_at=None))) == [("unsent", 0, 8)]
-    assert shape(TracedAttempt(job(dispatched_at=None))) == [("unsent", 0, None)]
+    assert shape(TracedAttempt(ended(8, "cancelled", lane="gpu", dispatched_at=None))) == "lane 0–8"
+    assert shape(TracedAttempt(ended(8, "cancelled", dispatched_at=None))) == "unsent 0–8"
+    assert shape(TracedAttempt(job(dispatched_at=None))) == "unsent 0–"
 
 
 def test_not_due_yet() -> None:
     due = job(state="scheduled", run_at=200)
-    assert shape(TracedAttempt(due, run_at=at(200))) == [("scheduled", 0, None)]
-    assert shape(TracedAttempt(ended(12), [run(11, 12)], run_at=at(10))) == [
-        ("scheduled", 0, 10),
-        ("queue", 10, 11),
-        ("running", 11, 12, "completed"),
-    ]
+    assert shape(TracedAttempt(due, run_at=at(200))) == "scheduled 0–"
+    assert (
+        shape(TracedAttempt(ended(12), [run(11, 12)], run_at=at(10)))
+        == "scheduled 0–10, queue 10–11, running 11–12 completed"
+    )
 
 
 def test_an_approval_then_a_dependency_then_its_lane() -> None:
@@ -130,96 +121,64 @@ def test_an_approval_then_a_dependency_then_its_lane() -> None:
         [run(8, 9)],
         blocked_until=at(5),
     )
-    assert shape(each) == [
-        ("approval", 0, 2),
-        ("blocked", 2, 5),
-        ("lane", 5, 7),
-        ("queue", 7, 8),
-        ("running", 8, 9, "completed"),
-    ]
+    assert shape(each) == "approval 0–2, blocked 2–5, lane 5–7, queue 7–8, running 8–9 completed"
     waits = job(state="paused", requires_approval=True, awaits_approval=True, dispatched_at=None)
-    assert shape(TracedAttempt(waits)) == [("approval", 0, None)]
+    assert shape(TracedAttempt(waits)) == "approval 0–"
 
 
 def test_a_dependency_that_has_not_ended_or_ended_badly() -> None:
-    assert shape(TracedAttempt(job(is_blocked=True, dispatched_at=None))) == [("blocked", 0, None)]
+    assert shape(TracedAttempt(job(is_blocked=True, dispatched_at=None))) == "blocked 0–"
     skipped = ended(6, "skipped", is_blocked=True, dispatched_at=None)
-    assert shape(TracedAttempt(skipped, blocked_until=at(6))) == [("blocked", 0, 6)]
+    assert shape(TracedAttempt(skipped, blocked_until=at(6))) == "blocked 0–6"
 
 
 def test_pauses() -> None:
     each = TracedAttempt(
         ended(12, lane="gpu", dispatched_at=10), [run(11, 12)], holds=[Hold(at(3), at(6))]
     )
-    assert shape(each) == [
-        ("lane", 0, 3),
-        ("paused", 3, 6),
-        ("lane", 6, 10),
-        ("queue", 10, 11),
-        ("running", 11, 12, "completed"),
-    ]
+    assert shape(each) == "lane 0–3, paused 3–6, lane 6–10, queue 10–11, running 11–12 completed"
     held = job(state="paused", lane="gpu", dispatched_at=None)
-    assert shape(TracedAttempt(held, holds=[Hold(at(3), None)])) == [
-        ("lane", 0, 3),
-        ("paused", 3, None),
-    ]
+    assert shape(TracedAttempt(held, holds=[Hold(at(3), None)])) == "lane 0–3, paused 3–"
     many = held._replace(paused_at=at(3))  # with many others: the log doesn't name it
-    assert shape(TracedAttempt(many)) == [("lane", 0, 3), ("paused", 3, None)]
+    assert shape(TracedAttempt(many)) == "lane 0–3, paused 3–"
 
 
 def test_snoozes() -> None:
     runs = [run(1, 2, "snoozed", 1), run(8, 9, "snoozed", 2), run(15, 16, "completed", 3)]
-    assert shape(TracedAttempt(ended(16, dispatched_at=14), runs)) == [
-        ("queue", 0, 1),
-        ("running", 1, 2, "snoozed"),
-        ("snoozed", 2, 8),
-        ("running", 8, 9, "snoozed"),
-        ("snoozed", 9, 14),
-        ("queue", 14, 15),
-        ("running", 15, 16, "completed"),
-    ]
+    assert shape(TracedAttempt(ended(16, dispatched_at=14), runs)) == (
+        "queue 0–1, running 1–2 snoozed, snoozed 2–8, "
+        "running 8–9 snoozed, snoozed 9–14, queue 14–15, running 15–16 completed"
+    )
     again = job(state="scheduled", run_at=200, dispatched_at=None)
-    assert shape(TracedAttempt(again, runs[:1]))[-1] == ("snoozed", 2, None)
+    assert shape(TracedAttempt(again, runs[:1])).endswith(", snoozed 2–")
     in_lane = job(run_at=50, lane="gpu", dispatched_at=None)
-    assert shape(TracedAttempt(in_lane, runs[:1]))[2:] == [("snoozed", 2, 50), ("lane", 50, None)]
+    assert shape(TracedAttempt(in_lane, runs[:1])).endswith(" snoozed, snoozed 2–50, lane 50–")
 
 
 def test_the_first_wait_of_a_snoozed_job_in_a_lane_is_one_phase() -> None:
     runs = [run(5, 6, "snoozed", 1), run(10, 11, "completed", 2)]
-    assert shape(TracedAttempt(ended(11, lane="gpu", dispatched_at=9), runs)) == [
-        ("lane_or_queue", 0, 5),
-        ("running", 5, 6, "snoozed"),
-        ("snoozed", 6, 9),
-        ("queue", 9, 10),
-        ("running", 10, 11, "completed"),
-    ]
+    assert shape(TracedAttempt(ended(11, lane="gpu", dispatched_at=9), runs)) == (
+        "lane_or_queue 0–5, running 5–6 snoozed, snoozed 6–9, queue 9–10, running 10–11 completed"
+    )
 
 
 def test_celerys_retries() -> None:
     runs = [run(1, 2, "failed", 1), run(5, 6, "failed", 2, retry=1)]
-    assert shape(TracedAttempt(job(state="scheduled"), runs)) == [
-        ("queue", 0, 1),
-        ("running", 1, 2, "failed"),
-        ("backoff", 2, 5),
-        ("running", 5, 6, "failed"),
-        ("backoff", 6, None),
-    ]
-    assert shape(TracedAttempt(ended(9, "cancelled"), runs))[-1] == ("queue", 6, 9)
+    assert (
+        shape(TracedAttempt(job(state="scheduled"), runs))
+        == "queue 0–1, running 1–2 failed, backoff 2–5, running 5–6 failed, backoff 6–"
+    )
+    assert shape(TracedAttempt(ended(9, "cancelled"), runs)).endswith(", queue 6–9")
 
 
 def test_a_lost_execution_is_delivered_again() -> None:
     runs = [run(1, 4, "lost", 1), run(6, 7, "completed", 2)]
-    assert shape(TracedAttempt(ended(7), runs)) == [
-        ("queue", 0, 1),
-        ("running", 1, 4, "lost"),
-        ("queue", 4, 6),
-        ("running", 6, 7, "completed"),
-    ]
+    assert (
+        shape(TracedAttempt(ended(7), runs))
+        == "queue 0–1, running 1–4 lost, queue 4–6, running 6–7 completed"
+    )
     late = [run(1, 8, "lost", 1), run(6, 7, "completed", 2)]  # it was alive after all
-    assert ("queue", 4, 6) not in shape(TracedAttempt(ended(7), late))
-    assert [line for line in shape(TracedAttempt(ended(7), late)) if line[0] == "queue"] == [
-        ("queue", 0, 1)
-    ]
+    assert re.findall("queue [0-9–]+", shape(TracedAttempt(ended(7), late))) == ["queue 0–1"]
 
 
 def test_a_chain_of_retries_backs_off() -> None:
