@@ -36,26 +36,15 @@ def fail():
     raise ValueError("no")
 """
 #: Commands that need no argument and end by themselves, but for those that ask or write.
-READING = {
-    "audit",
-    "dead list",
-    "doctor",
-    "errors",
-    "export",
-    "forecast",
-    "groups list",
-    "jobs list",
-    "jobs stats",
-    "lanes list",
-    "list",
-    "load",
-    "metrics",
-    "calendars list",
-    "tasks",
-    "templates list",
-    "tokens list",
-    "webhooks list",
-}
+READING = (
+    *("audit", "dead list", "doctor", "errors", "export", "forecast", "groups list", "jobs list"),
+    *("jobs stats", "lanes list", "list", "load", "metrics", "calendars list", "tasks"),
+    *("templates list", "tokens list", "webhooks list"),
+)
+PAGES = (
+    *("overview", "schedules", "jobs", "errors", "tasks", "groups", "templates", "lanes", "queues"),
+    *("workers", "beats", "webhooks", "webhooks/ops", "audit", "reference"),
+)
 
 
 @pytest.fixture
@@ -162,26 +151,7 @@ def _read_flower(flower: str, seen: dict[str, str]) -> None:
 def _read_web(web: str, root: dict[str, str], seen: dict[str, str]) -> None:
     paths = httpx.get(f"{web}/openapi.json", headers=root, timeout=30).json()["paths"]
     found = [path for path, of in paths.items() if "get" in of and "{" not in path]
-    found += [
-        f"/console/{page}"
-        for page in (
-            "overview",
-            "schedules",
-            "jobs",
-            "errors",
-            "tasks",
-            "groups",
-            "templates",
-            "lanes",
-            "queues",
-            "workers",
-            "beats",
-            "webhooks",
-            "webhooks/ops",
-            "audit",
-            "reference",
-        )
-    ]
+    found += [f"/console/{page}" for page in PAGES]
     assert {"/metrics", "/webhooks", "/readyz"} <= set(found)
     for path in found:
         if "event" in path or "stream" in path:

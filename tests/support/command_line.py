@@ -1,7 +1,7 @@
 """Runs `pgbeat` in this process, by itself or as a command of Celery's."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from inspect import signature
 from typing import Any
 
@@ -12,8 +12,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 
 from pgbeat.cli import pgbeat, program
-
-Sql = Callable[..., list[tuple[Any, ...]]]
+from tests.support.rows import Sql as Sql
 
 
 def run(database: str | None, *arguments: str, **options: Any) -> Result:

@@ -12,6 +12,11 @@ from pgbeat.schedules.forecast import forecast
 from pgbeat.testing.fixtures import MakeScheduler
 from tests.unit.schedules.test_forecast import HOUR, MINUTE, NIGHTS, NOW, mixed
 
+COLUMNS = (
+    *("cron", "every", "rrule", "once_at", "starts_at", "ends_at", "jitter", "max_runs"),
+    *("min_interval", "calendar", "condition_sql", "task"),
+)
+
 
 @pytest.mark.slow
 def test_beat_does_what_was_forecast(app: Celery, pgbeat_scheduler: MakeScheduler) -> None:
@@ -19,24 +24,8 @@ def test_beat_does_what_was_forecast(app: Celery, pgbeat_scheduler: MakeSchedule
     with scheduler._conditions.connect() as connection:
         calendars.add(connection, "nights", NIGHTS["nights"].definition)
         for made in mixed(7, 40):
-            given = {
-                key: getattr(made, key)
-                for key in (
-                    "cron",
-                    "every",
-                    "rrule",
-                    "once_at",
-                    "starts_at",
-                    "ends_at",
-                    "jitter",
-                    "max_runs",
-                    "min_interval",
-                    "calendar",
-                    "condition_sql",
-                    "task",
-                )
-                if getattr(made, key) is not None
-            }
+            values = {key: getattr(made, key) for key in COLUMNS}
+            given = {key: value for key, value in values.items() if value is not None}
             if made.every is not None and made.every < MINUTE:
                 given["every"] = 100 * made.every
             writes.add(connection, made.name, source="api", **given)
