@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 from celery import Celery
 
@@ -19,11 +18,12 @@ from tests.support import tiers
 from tests.support.broker_sessions import Sessions, sessions
 from tests.support.budget import Budget
 from tests.support.child_process import Child
-from tests.support.databases import Role, broker_url, copied, ordinary, rows_of
+from tests.support.databases import Role, broker_url, copied, ordinary, statements
 from tests.support.jobs import JobControl, job_controls, plain_app
 from tests.support.kombu_connections import Connect, connections
 from tests.support.processes import Processes
 from tests.support.recorded_workers import TrackedWorkers
+from tests.support.rows import Sql
 from tests.support.simulated_workers import FakeWorkers
 from tests.support.transport_workers import TransportWorkers
 from tests.support.webhook_receiver import Receiver
@@ -83,14 +83,9 @@ def empty_database(server: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def sql(database: str) -> Iterator[Callable[..., list[tuple[Any, ...]]]]:
+def sql(database: str) -> Iterator[Sql]:
     """Runs a statement in the test's database, autocommitted; its rows."""
-    with psycopg.connect(database, autocommit=True) as connection:
-
-        def run(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-            cursor = connection.execute(statement, parameters or None)
-            return rows_of(cursor)
-
+    with statements(database) as run:
         yield run
 
 

@@ -15,7 +15,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -30,7 +29,7 @@ from pgbeat.monitoring.metrics import prometheus
 from pgbeat.monitoring.metrics.counters import CounterValue, add
 from pgbeat.monitoring.metrics.families import FAMILIES
 from pgbeat.version import __version__
-from tests.support.databases import rows_of
+from tests.support.databases import connected, statements
 from tests.support.processes import ROOT
 from tests.support.rows import Sql, make_job, make_lane
 
@@ -319,17 +318,9 @@ def exposed(database: str) -> Iterator[dict[str, set[str]]]:
     """The samples that a scrape gives, each with its labels: a database with one of everything."""
     settings = Settings(url=postgres_url(database))
     migrate.upgrade(settings.url)
-    with psycopg.connect(database, autocommit=True) as raw:
-
-        def sql(statement: str, *given: Any) -> list[tuple[Any, ...]]:
-            cursor = raw.execute(statement.encode(), given or None)
-            return rows_of(cursor)
-
+    with statements(database) as sql:
         _one_of_everything(sql)
-    engine = connections.engine(settings.url, "tests").execution_options(
-        isolation_level="AUTOCOMMIT"
-    )
-    with engine.connect() as connection:
+    with connected(database) as connection:
         add(connection, "default", _sums())
         text = _render(connection, settings)
     found: dict[str, set[str]] = {}

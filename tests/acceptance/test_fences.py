@@ -22,7 +22,7 @@ from pgbeat.testing.databases import TemporaryServer, in_database
 from tests.chaos import app as chaos_app
 from tests.support.apps import deployed
 from tests.support.command_line import read, run, run_with
-from tests.support.databases import rows_of
+from tests.support.databases import statements
 from tests.support.failing_servers import cold_copy, promote, promoted_copy, standby
 from tests.support.processes import ROOT, Process, Processes, until
 from tests.support.rows import make_schedule
@@ -46,8 +46,8 @@ def shop(server: TemporaryServer) -> str:
 
 
 def sql(server: TemporaryServer, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-    with psycopg.connect(shop(server), autocommit=True) as connection:
-        return rows_of(connection.execute(statement, parameters or None))
+    with statements(shop(server)) as run:
+        return run(statement, *parameters)
 
 
 def worker(processes: Processes) -> Process:

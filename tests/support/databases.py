@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import psycopg
@@ -63,6 +64,21 @@ def ordinary(dsn: str, sql: Sql) -> Iterator[Role]:
     sql(f"CREATE ROLE {name}")
     yield Role(name, f"{dsn}{'&' if '?' in dsn else '?'}options=-crole%3D{name}")
     sql(f"RESET ROLE; DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+@contextmanager
+def statements(dsn: str) -> Iterator[Sql]:
+    """Opens a session, autocommitted; yields what runs a statement in it and returns its rows."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield partial(executed, connection)
+
+
+def executed(connection: Any, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    """Runs a statement, with parameters by position or one mapping of them; returns its rows."""
+    is_mapping = parameters and isinstance(parameters[0], dict)
+    return rows_of(
+        connection.execute(statement, parameters[0] if is_mapping else parameters or None)
+    )
 
 
 def rows_of(cursor: psycopg.Cursor[Any]) -> list[tuple[Any, ...]]:

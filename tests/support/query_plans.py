@@ -43,6 +43,7 @@ from pgbeat.testing.databases import Databases, TemporaryServer
 from pgbeat.web.pages import summaries
 from pgbeat.webhooks import deliveries
 from pgbeat.webhooks import outbox as webhook_outbox
+from tests.support.databases import connected
 from tests.support.explained_plans import Explained, Plan
 from tests.support.jobs import new_job
 from tests.support.many_rows import fill
@@ -299,10 +300,7 @@ def explained(dsn: str, rows: int) -> Iterator[tuple[World, Explained]]:
         app.task(_nothing, name=f"shop.task{number}", shared=False)
     settings = Settings.load(app.conf)
     made: Publisher = publisher(app, settings, lambda: None)
-    engine = connections.engine(settings.url, "plans").execution_options(
-        isolation_level="AUTOCOMMIT"
-    )
-    with engine.connect() as connection:
+    with connected(dsn) as connection:
         yield World(settings, made, rows), Explained(connection)
     app.close()
 

@@ -18,7 +18,7 @@ from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running import executions, workers
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.states.endings import Ended
-from tests.support.databases import rows_of
+from tests.support.databases import executed
 from tests.support.jobs import new_job
 from tests.support.transport_workers import transport_url
 
@@ -90,9 +90,7 @@ class FakeWorkers:
 
     def sql(self, statement: str, *parameters: Any) -> list[Any]:
         """Runs a statement."""
-        given: Any = parameters[0] if parameters and isinstance(parameters[0], dict) else parameters
-        cursor = connections.driver(self.connection).execute(statement, given or None)
-        return rows_of(cursor)
+        return executed(connections.driver(self.connection), statement, *parameters)
 
     def state(self, job_id: str) -> str:
         """Returns the job's state."""

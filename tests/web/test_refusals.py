@@ -5,12 +5,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import psycopg
 import pytest
 
 from pgbeat.testing.databases import Databases
 from tests.support.command_line import Sql
-from tests.support.databases import rows_of
+from tests.support.databases import statements
 from tests.support.faces import KINDS, NOUNS, OPTIONS, ask_api, ask_cli, ask_page
 from tests.support.jobs import make_app
 from tests.support.pages import Page, html
@@ -39,11 +38,7 @@ def dsn(pgbeat_databases: Databases) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def sql(dsn: str) -> Iterator[Sql]:
     """Runs statements; there is one thing of each kind."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-
-        def run(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-            return rows_of(connection.execute(statement.encode(), parameters or None))
-
+    with statements(dsn) as run:
         make_calendar(run, "there", weekdays=["sat"])
         make_schedule(run, "there", cron="0 * * * *", next_run="9999-01-01Z", timezone="UTC")
         make_lane(run, "there")

@@ -7,14 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from pgbeat.config import postgres_url
 from pgbeat.database.migrations import migrate
 from pgbeat.testing.databases import TemporaryServer
 from tests.support import killed_beats
-from tests.support.databases import rows_of
+from tests.support.databases import statements
 from tests.support.processes import Process, Processes, until
 from tests.support.rows import Sql, make_schedule
 from tests.support.schedulers import Beat
@@ -171,9 +170,8 @@ def test_the_database_restarts(
     processes = Processes(own_server.dsn, tmp_path)
 
     def sql(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        with psycopg.connect(own_server.dsn, autocommit=True) as connection:
-            cursor = connection.execute(statement, parameters or None)
-            return rows_of(cursor)
+        with statements(own_server.dsn) as run:
+            return run(statement, *parameters)
 
     def count() -> int:
         return int(sql("SELECT count(*) FROM pgbeat.ticks")[0][0])

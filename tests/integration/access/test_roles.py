@@ -13,15 +13,14 @@ from sqlalchemy.ext.asyncio import create_async_engine
 import pgbeat
 from pgbeat import aio
 from pgbeat.access.roles import PROFILES, Profile
-from pgbeat.beat.maintenance.pruner import Pruner
 from pgbeat.config import Settings, postgres_url
-from pgbeat.database import connections
 from tests.support import roles
 from tests.support.command_line import Sql, read, refused, run
-from tests.support.databases import Role
+from tests.support.databases import Role, connected
 from tests.support.django_shop import Shop
 from tests.support.jobs import app as app
 from tests.support.jobs import opened_app
+from tests.support.old_rows import prune
 from tests.support.rows import make_job, make_lane, make_schedule
 from tests.support.schedulers import Beat
 from tests.support.web import Web
@@ -233,13 +232,8 @@ def test_a_beat_prunes_the_audit_but_for_the_last_day(
     sql(f"{entry} ('a', 'cli', 'v', 'k', 's', now() - interval '90 days')")
     sql(f"{entry} ('b', 'cli', 'v', 'k', 's', now() - interval '2 hours')")
     settings = Settings(url=postgres_url(database), audit_days=0.01)
-    pruner = Pruner(settings)
-    url = postgres_url(with_profile("beat").dsn)
-    engine = connections.engine(url, "tests", isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        while pruner.step(connection):
-            continue
-    assert pruner.deleted["audit"] == 1
+    with connected(with_profile("beat").dsn) as connection:
+        assert prune(connection, settings)["audit"] == 1
     assert sql("SELECT actor FROM pgbeat.audit WHERE verb = 'v'") == [("b",)]
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import kombu
-import psycopg
 import pytest
 
 from pgbeat.config import postgres_url
@@ -13,7 +12,7 @@ from pgbeat.database.migrations import migrate
 from pgbeat.errors import SchemaError
 from tests.support.child_process import Child
 from tests.support.command_line import Sql
-from tests.support.databases import broker_url, rows_of
+from tests.support.databases import broker_url, statements
 from tests.support.kombu_connections import Inbox, connections, publish
 from tests.support.processes import Processes, until
 from tests.support.threads import together
@@ -37,12 +36,7 @@ def stock(empty_database: str) -> Iterator[str]:
 @pytest.fixture
 def ask(empty_database: str) -> Iterator[Sql]:
     """Runs a statement in that database; its rows."""
-    with psycopg.connect(empty_database, autocommit=True) as connection:
-
-        def run(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-            cursor = connection.execute(statement, parameters or None)
-            return rows_of(cursor)
-
+    with statements(empty_database) as run:
         yield run
 
 

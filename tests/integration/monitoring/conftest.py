@@ -1,16 +1,12 @@
 """Fixtures of the tests of monitoring."""
 
-from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
 
-import psycopg
 import pytest
 from sqlalchemy import Connection
 
 from pgbeat.config import Settings, postgres_url
 from pgbeat.monitoring.metrics import counters
-from tests.support.databases import rows_of
 from tests.support.rollups import Rollups
 from tests.support.rows import Sql
 from tests.support.scrapes import Scrape, scraped
@@ -44,16 +40,3 @@ def scrape(connection: Connection, settings: Settings) -> Scrape:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts rows that were written just now."""
     monkeypatch.setattr(counters, "LAG", 0.0)
-
-
-@pytest.fixture
-def sql(database: str) -> Iterator[Sql]:
-    """Runs a statement, also with named parameters; its rows."""
-    with psycopg.connect(database, autocommit=True) as connection:
-
-        def run(statement: str, *given: Any) -> list[tuple[Any, ...]]:
-            named = given[0] if given and isinstance(given[0], dict) else given or None
-            cursor = connection.execute(statement.encode(), named)
-            return rows_of(cursor)
-
-        yield run

@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import Connection
 
 from pgbeat.config import Settings
-from pgbeat.database import connections
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.monitoring.metrics import counters, prometheus
 from pgbeat.monitoring.metrics.counters import CounterValue
+from tests.support.databases import connected
 from tests.support.rows import Sql, make_job
 from tests.support.scrapes import Sample, Scrape, run_id, schedule, scraped, tick, ticks, value
 
@@ -51,7 +51,7 @@ def _clocks(found: Sample) -> Sample:
 
 
 def test_a_tick_is_counted_once_whoever_scrapes(
-    scrape: Scrape, settings: Settings, sql: Sql
+    scrape: Scrape, settings: Settings, sql: Sql, database: str
 ) -> None:
     scrape()
     key = schedule(sql)
@@ -59,10 +59,7 @@ def test_a_tick_is_counted_once_whoever_scrapes(
         tick(sql, key)
 
     def other(_: int) -> None:
-        engine = connections.engine(settings.url, "tests").execution_options(
-            isolation_level="AUTOCOMMIT"
-        )
-        with engine.connect() as mine:
+        with connected(database) as mine:
             prometheus.render(mine, settings)
 
     with ThreadPoolExecutor(8) as pool:

@@ -18,7 +18,7 @@ from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.testing.databases import Databases
 from tests.support.command_line import Sql
-from tests.support.databases import rows_of
+from tests.support.databases import executed
 from tests.support.problems import raises
 from tests.support.rows import make_schedule, unit_on
 
@@ -47,8 +47,7 @@ def sql(connection: Connection) -> Sql:
 
     def run(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with driver.transaction():
-            cursor = driver.execute(statement, parameters or None)
-            return rows_of(cursor)
+            return executed(driver, statement, *parameters)
 
     return run
 
