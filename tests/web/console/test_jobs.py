@@ -76,15 +76,16 @@ def test_buttons_are_what_a_job_and_the_caller_allow(web: Web, page: Any, job: A
     user = web.browser(web.token("alice"))
     alice: dict[str, Any] = {"created_by": "user:alice"}
     unfinished: dict[str, Any] = alice | {"finished_at": None}
+    again = {"retry", "delete"}
     # What an administrator is offered, and what of it a user is not.
     cases: list[tuple[dict[str, Any], set[str], set[str]]] = [
         (alice, {"delete"}, set()),
-        (alice | {"state": "failed"}, {"retry", "delete"}, set()),
+        (alice | {"state": "failed"}, again, set()),
         (unfinished | {"state": "pending"}, {"pause", "cancel", "update"}, set()),
         (paused := unfinished | {"state": "paused"}, {"resume", "cancel", "update"}, set()),
         (paused | {"awaits_approval": True}, {"approve", "cancel", "update"}, {"approve"}),
         (unfinished | {"state": "running"}, {"cancel"}, set()),
-        (alice | {"state": "failed", "is_system_job": True}, *[{"retry", "delete"}] * 2),
+        (alice | {"state": "failed", "is_system_job": True}, again, again),
     ]
     for values, offered, of_admins in cases:
         job_id = job(**values)
