@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from pgbeat.config import postgres_url
 from pgbeat.processes import known, probe
 from pgbeat.processes.pulse import Pulse
-from tests.support.processes import Process, Processes, until
+from tests.support.processes import Process, Processes, free_port, shell, until
 
 #: Signs of life come every five seconds.
 _WITHIN = ("--within", "8")
@@ -32,13 +31,8 @@ def probed(processes: Processes, tmp_path: Path) -> Processes:
 
 def health(processes: Processes, *arguments: str, **env: str) -> tuple[int, str]:
     """Returns the exit status and what was said."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pgbeat", "health", *arguments],
-        env={**processes.env, "PGBEAT_URL": processes.database, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    base = {**processes.env, "PGBEAT_URL": processes.database, **env}
+    done = shell(sys.executable, "-m", "pgbeat", "health", *arguments, base=base)
     return done.returncode, (done.stdout or done.stderr).strip()
 
 
@@ -99,9 +93,7 @@ def test_systemd_hears_of_one_until_it_hangs(probed: Processes, tmp_path: Path) 
 
 
 def test_the_web_side(probed: Processes) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     status, said = health(probed, "web", "--port", port)
     assert (status, said.split(":")[0]) == (1, f"web at port {port} doesn't answer")
     app = ("-A", "tests.support.apps.basic")
@@ -151,13 +143,7 @@ def test_it_starts_without_the_app(
         f"except SystemExit: print([name for name in {heavy!r} if name in sys.modules])"
     )
     env = {"PGBEAT_HEALTH_DIR": str(tmp_path), "PGBEAT_APP": "nothing", "PGBEAT_URL": database}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = shell(sys.executable, "-c", code, base={**os.environ, **env})
     assert done.stdout.splitlines()[-1] == "[]"
     said = done.stdout + done.stderr
     if "--ready" in words:

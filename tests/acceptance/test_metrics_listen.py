@@ -1,6 +1,5 @@
 """Beats and workers that serve their metrics themselves: `pgbeat_metrics_listen`."""
 
-import socket
 from contextlib import suppress
 from http.client import HTTPConnection
 
@@ -13,14 +12,12 @@ from pgbeat.errors import ConfigError
 from pgbeat.monitoring.metrics import exporter
 from pgbeat.monitoring.metrics.prometheus import DatabaseCollector
 from tests.support.databases import broker_url
-from tests.support.processes import Process, Processes, until
+from tests.support.processes import Process, Processes, free_port, until
 
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    return free_port()
 
 
 def scraped(port: int, path: str = "/metrics") -> tuple[int, str]:

@@ -1,6 +1,5 @@
 """No output shows a password: settings, statistics, logs, pages, metrics, commands and errors."""
 
-import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from pgbeat.config import postgres_url
 from tests.support.command_line import Sql, run
-from tests.support.processes import Process, Processes, until
+from tests.support.processes import Process, Processes, free_port, until
 from tests.support.rows import make_job, make_schedule
 from tests.support.web import make_token
 from tests.web.test_serving import served
@@ -72,9 +71,7 @@ def started(
         "PYTHONPATH": str(tmp_path),
         "FLOWER_UNAUTHENTICATED_API": "1",
     }
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     worker = _celery(processes, "worker", "-c", "1", "-l", "DEBUG", "-n", WORKER)
     beat = _celery(processes, "beat", "-S", "pgbeat.Scheduler", "-l", "DEBUG")
     web = _celery(processes, "pgbeat", "web", "--port", "0")

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.support.processes import ROOT
+from tests.support.processes import shell
 
 PROJECT = "tests.support.django_project"
 
@@ -25,14 +25,7 @@ class Shop:
 
     def run(self, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
         """Runs Python with arguments."""
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=ROOT,
-            env={**self.env, **env},
-            capture_output=True,
-            text=True,
-            timeout=150,
-        )
+        return shell(sys.executable, *arguments, base={**self.env, **env})
 
     def manage(self, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
         """Runs `manage.py …`."""

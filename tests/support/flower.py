@@ -1,12 +1,11 @@
 """Starts Flower beside a worker, and asks it."""
 
 import json
-import socket
 import urllib.error
 import urllib.request
 from typing import Any
 
-from tests.support.processes import ROOT, Process, Processes, until
+from tests.support.processes import ROOT, Process, Processes, free_port, until
 
 WORKER = "flower@tests"
 #: What each task of `APP` that was sent comes to, by what `send` calls it.
@@ -28,7 +27,7 @@ import pgbeat
 from celery import Celery
 app = Celery("flower", broker=os.environ["BROKER"], backend=os.environ["BACKEND"])
 app.conf.worker_send_task_events = app.conf.task_send_sent_event = True
-app.conf.pgbeat_track = "all"
+app.conf.pgbeat_track = os.environ.get("TRACK", "all")
 app.conf.pgbeat_redact = {"flower.pay": ["card"], "flower.secret": "*"}
 
 @app.task(name="flower.add", pgbeat={})
@@ -81,11 +80,27 @@ def send():
 """
 
 
-class Pages:
-    """Requests to a Flower."""
+class Flower:
+    """A Flower that is started, stopped and started again, and requests to it."""
 
-    def __init__(self, base: str) -> None:
-        self.base = base
+    def __init__(self, processes: Processes, app: str) -> None:
+        self.base = f"http://127.0.0.1:{free_port()}"
+        self._processes, self._app = processes, app
+
+    def start(self, *options: str, **env: str) -> Process:
+        """Starts it, and waits until it answers."""
+        port = self.base.rpartition(":")[2]
+        options = ("flower", f"--port={port}", "--address=127.0.0.1", *options)
+        env = {"FLOWER_UNAUTHENTICATED_API": "1", **env}
+        self.process = self._processes.celery(*options, app=self._app, **env)
+        until(lambda: self.is_up() or self.process.poll() is not None, 90)
+        assert self.process.poll() is None, self.process.output
+        return self.process
+
+    def stop(self) -> None:
+        """Ends it, as a service manager does."""
+        self.process.terminate()
+        self.process.wait(120)
 
     def ask(self, path: str, data: dict[str, Any] | bytes | None = None) -> tuple[int, str]:
         """Returns status and text; posts a mapping as JSON, bytes as a form."""
@@ -122,29 +137,6 @@ class Pages:
         return {task_id: task["state"] for task_id, task in self.tasks.items()}
 
 
-class Flower(Pages):
-    """A Flower that is started, stopped and started again."""
-
-    def __init__(self, processes: Processes, app: str) -> None:
-        super().__init__(f"http://127.0.0.1:{free_port()}")
-        self._processes, self._app = processes, app
-
-    def start(self, *options: str, **env: str) -> Process:
-        """Starts it, and waits until it answers."""
-        port = self.base.rpartition(":")[2]
-        options = ("flower", f"--port={port}", "--address=127.0.0.1", *options)
-        env = {"FLOWER_UNAUTHENTICATED_API": "1", **env}
-        self.process = self._processes.celery(*options, app=self._app, **env)
-        until(lambda: self.is_up() or self.process.poll() is not None, 90)
-        assert self.process.poll() is None, self.process.output
-        return self.process
-
-    def stop(self) -> None:
-        """Ends it, as a service manager does."""
-        self.process.terminate()
-        self.process.wait(120)
-
-
 def with_worker(processes: Processes, database: str) -> Flower:
     """Starts a worker; returns a Flower of the same app that is not started yet."""
     (processes.folder / "flower_app.py").write_text(APP)
@@ -154,10 +146,3 @@ def with_worker(processes: Processes, database: str) -> Flower:
     worker = processes.celery("worker", "-c", "3", "-n", WORKER, "-l", "INFO", app="flower_app")
     worker.says("ready", 90)
     return Flower(processes, "flower_app")
-
-
-def free_port() -> int:
-    """Returns a port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

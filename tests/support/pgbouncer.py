@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.support.processes import until
+from tests.support.processes import free_port, until
 
 needs_pgbouncer = pytest.mark.skipif(
     shutil.which("pgbouncer") is None, reason="pgbouncer is not installed"
@@ -24,9 +24,7 @@ class Pooler:
     """A pooler that gives each transaction another session."""
 
     def __init__(self, database: str, folder: Path, **settings: object) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self._settings = {"default_pool_size": 3, **settings}
         self._config, self._log = folder / "pgbouncer.ini", folder / "pgbouncer.log"
         server = self._configure(database)

@@ -2,10 +2,11 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,10 +17,20 @@ import psycopg
 from pgbeat.access.roles import Profile
 from pgbeat.database.watched import is_alive
 from tests.support import roles
-from tests.support.databases import Role, rows_of
+from tests.support.databases import Role, executed
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
+#: The commands, to which arguments are added.
+PGBEAT = [sys.executable, "-c", "from pgbeat.cli import main; main()"]
+CELERY = [sys.executable, "-m", "celery"]
+
+
+def free_port() -> int:
+    """Returns a port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def until(condition: Callable[[], T | None], seconds: float = 60.0, what: str = "") -> T:
@@ -36,6 +47,27 @@ def until(condition: Callable[[], T | None], seconds: float = 60.0, what: str = 
         if waited > seconds:
             raise AssertionError(f"not within {seconds:g} s: {what or condition}; last: {value!r}")
         time.sleep(min(0.01 + waited / 20, 0.05))
+
+
+def shell(
+    *command: str,
+    cwd: Path = ROOT,
+    base: Mapping[str, str] | None = None,
+    stdout: int = subprocess.PIPE,
+    **env: str,
+) -> "subprocess.CompletedProcess[str]":
+    """Runs a command to its end; without the user's settings, unless an environment is given."""
+    if base is None:
+        base = {k: v for k, v in os.environ.items() if not k.startswith(("PGBEAT_", "CELERY_"))}
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={**base, **env},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
 
 
 class Process(subprocess.Popen[bytes]):
@@ -151,7 +183,7 @@ class Processes:
         if self._session is None or not is_alive(self._session):
             self._close_session()
             self._session = psycopg.connect(self.database, autocommit=True, prepare_threshold=None)
-        return rows_of(self._session.execute(statement, parameters or None))
+        return executed(self._session, statement, *parameters)
 
     def _close_session(self) -> None:
         if self._session is not None:

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from tests.support.command_line import refused, run, run_with
-from tests.support.processes import Process, Processes, until
+from tests.support.processes import CELERY, PGBEAT, Process, Processes, until
 from tests.support.web import make_token
 
 
@@ -81,20 +81,9 @@ serving.serve(FastAPI, serving.listen("127.0.0.1", 0), ready=ready)
 
 @pytest.mark.slow
 def test_a_terminal_shows_a_link_that_signs_in_once(processes: Processes) -> None:
-    process = processes.run(
-        sys.executable,
-        "-c",
-        "import pty, sys; pty.spawn(sys.argv[1:])",
-        sys.executable,
-        "-m",
-        "celery",
-        "-A",
-        "tests.support.apps.basic",
-        "pgbeat",
-        "web",
-        "--port",
-        "0",
-    )
+    terminal = (sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])")
+    app = ("-A", "tests.support.apps.basic")
+    process = processes.run(*terminal, *CELERY, *app, "pgbeat", "web", "--port", "0")
     link = served(process)
     [code] = re.findall(rf"{re.escape(link)}login#once=(\S+)", process.output)
     for location in ("/", "/login?failed=1&next=%2F"):
@@ -138,18 +127,8 @@ def _children(process: int) -> list[int]:
 
 @pytest.mark.slow
 def test_it_is_a_command_of_its_own_too(processes: Processes) -> None:
-    process = processes.run(
-        sys.executable,
-        "-c",
-        "from pgbeat.cli import main; main()",
-        "-A",
-        "tests.support.apps.basic",
-        "web",
-        "--port",
-        "0",
-        "--root-path",
-        "/pgbeat/",
-    )
+    options = ("--port", "0", "--root-path", "/pgbeat/")
+    process = processes.run(*PGBEAT, "-A", "tests.support.apps.basic", "web", *options)
     link = served(process)
     assert link.endswith("/pgbeat/")
     document = get(f"{link.removesuffix('/pgbeat/')}/openapi.json")

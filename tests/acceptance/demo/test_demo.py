@@ -20,11 +20,11 @@ import pytest
 
 from pgbeat.errors import PgbeatError
 from pgbeat.testing import embedded
-from tests.support.processes import Process, until
+from tests.support.processes import PGBEAT, Process, until
 from tests.support.reachable_folder import folder as folder
 from tests.support.reachable_folder import left
 
-DEMO = [sys.executable, "-c", "from pgbeat.cli import main; main()", "demo"]
+DEMO = [*PGBEAT, "demo"]
 #: Runs a command as the foreground of the terminal that is its standard input.
 IN_TERMINAL = """
 import fcntl, os, sys, termios

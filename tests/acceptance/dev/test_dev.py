@@ -12,11 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.processes import Process, until
+from tests.support.processes import PGBEAT, Process, until
 from tests.support.reachable_folder import folder as folder
 from tests.support.reachable_folder import left
 
-PGBEAT = [sys.executable, "-c", "from pgbeat.cli import main; main()"]
 APP = """
 from celery import Celery
 

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ import psutil
 import psycopg
 
 from tests.support.pgbouncer import Pooler
-from tests.support.processes import until
+from tests.support.processes import free_port, until
 from tests.support.tcp_proxy import Proxy
 
 #: Patroni's defaults, but for the lag, which some rows make.
@@ -45,17 +44,11 @@ listen primary
 """
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Node:
     """A server and its Patroni, behind a network for its clients and one for the other server."""
 
     def __init__(self, name: str, folder: Path, etcd: int) -> None:
-        self.name, self.port, self.rest = name, _free_port(), _free_port()
+        self.name, self.port, self.rest = name, free_port(), free_port()
         self._folder = folder / name
         self._folder.mkdir()
         shutil.chown(self._folder, "postgres")
@@ -157,7 +150,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         folder.chmod(0o755)
-        self.folder, etcd, peers = folder, _free_port(), _free_port()
+        self.folder, etcd, peers = folder, free_port(), free_port()
         client, peer = f"http://127.0.0.1:{etcd}", f"http://127.0.0.1:{peers}"
         self._others = [
             self._run(
@@ -176,7 +169,7 @@ class Cluster:
         ]
         until(lambda: _answers(f"{client}/health"), 60, "etcd answers")
         self.nodes = [Node(name, folder, etcd) for name in ("one", "two")]
-        self.balancer = _free_port()
+        self.balancer = free_port()
         config = folder / "haproxy.cfg"
         servers = "".join(
             f"  server {n.name} 127.0.0.1:{_port(n.clients)} maxconn 200 check port {n.rest}\n"

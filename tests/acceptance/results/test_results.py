@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from functools import partial
@@ -17,7 +16,7 @@ from pgbeat.database.migrations import migrate
 from pgbeat.testing.databases import TemporaryServer
 from tests.acceptance.results.conftest import Client, Workers
 from tests.support.pgbouncer import needs_pgbouncer, pooler
-from tests.support.processes import until
+from tests.support.processes import shell, until
 from tests.support.threads import together
 from tests.support.transport_workers import POOLS
 
@@ -67,13 +66,8 @@ def test_every_pool_stores_results(workers: Workers, client: Client, pool: str) 
 )
 def test_every_kind_of_caller_waits(workers: Workers, first: str) -> None:
     workers.start("-P", "prefork", "-c", "2")
-    caller = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", CALLER.format(first=first)],
-        env=workers.env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    code = CALLER.format(first=first)
+    caller = shell(sys.executable, "-W", "ignore", "-c", code, base=workers.env)
     assert caller.stdout == "all came\n", caller.stderr
 
 

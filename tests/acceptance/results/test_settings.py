@@ -1,7 +1,6 @@
 """Settings of results with real workers, and callers that only read."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from celery import chord, group
 
 from tests.acceptance.results.conftest import Client, Workers
 from tests.support.pgbouncer import needs_pgbouncer, pooler
+from tests.support.processes import shell
 from tests.support.rows import Sql
 
 #: A process without a broker and without tasks, which reads results by their ids.
@@ -32,13 +32,8 @@ def test_processes_that_only_read(workers: Workers, client: Client) -> None:
     several = group(client.add(n, 0) for n in range(3))()
     several.save()
     done.get(timeout=30)
-    reader = subprocess.run(
-        [sys.executable, "-c", READER, done.id, later.id, several.id],
-        env=workers.env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    ids = done.id, later.id, several.id
+    reader = shell(sys.executable, "-c", READER, *ids, base=workers.env)
     assert reader.stdout == "SUCCESS 2 1\n[0, 1, 2]\n", reader.stderr
 
 

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from pgbeat.worker import signals as worker
 from pgbeat.worker.recording import process_recorder
 from tests.support.command_line import Sql, read
 from tests.support.databases import sqlalchemy_url
-from tests.support.processes import Processes, until
+from tests.support.processes import Processes, shell, until
 from tests.support.rows import make_job, make_schedule
 from tests.support.schedulers import Beat
 
@@ -203,7 +202,7 @@ def test_no_order_of_imports_is_wrong(order: str) -> None:
         "print(len([1 for key, _ in celery.signals.worker_init.receivers "
         "if key[0] == 'pgbeat.worker']), 'pgbeat.worker' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = shell(sys.executable, "-c", code)
     assert (done.stdout, done.stderr) == ("1 False\n", "")
 
 

@@ -1,9 +1,8 @@
 """Nothing loads a module that it doesn't need: they cost memory and time at each start."""
 
-import subprocess
 import sys
 
-from tests.support.processes import Processes
+from tests.support.processes import shell
 from tests.support.rows import Sql, make_schedule
 
 #: Installed for the tests, and heavy.
@@ -53,7 +52,7 @@ print(*sys.modules, sep=",")
 
 
 def test_importing_pgbeat_is_cheap() -> None:
-    done = subprocess.run([sys.executable, "-c", SENDER], capture_output=True, text=True)
+    done = shell(sys.executable, "-c", SENDER)
     assert done.returncode == 0, done.stderr
     imported, used = (set(line.split(",")) for line in done.stdout.splitlines())
     foreign = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names
@@ -62,12 +61,10 @@ def test_importing_pgbeat_is_cheap() -> None:
     assert "pgbeat.beat.scheduler" in used and used & NEEDLESS <= {"sqlalchemy.orm"}
 
 
-def test_a_beat_loads_only_what_it_needs(processes: Processes, sql: Sql) -> None:
+def test_a_beat_loads_only_what_it_needs(database: str, sql: Sql) -> None:
     make_schedule(sql, "plain", due="0 seconds", cron="0 * * * *")
     make_schedule(sql, "policy", due="0 seconds", overlap="skip")
-    done = subprocess.run(
-        [sys.executable, "-c", CODE], env=processes.env, capture_output=True, text=True, timeout=60
-    )
+    done = shell(sys.executable, "-c", CODE, TESTS_DATABASE=database)
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
     assert "pgbeat.beat.enqueuer" in loaded

@@ -10,9 +10,8 @@ from uuid import uuid4
 
 from celery import Celery
 
-from tests.integration.cli.test_cli import PGBEAT
 from tests.support.command_line import Sql, refused, run, run_with
-from tests.support.processes import ROOT, until
+from tests.support.processes import PGBEAT, ROOT, until
 from tests.support.rows import make_calendar, make_schedule, make_tick
 
 PERIOD = ("--from", "2026-01-01", "--to", "2026-01-01T05:00Z")

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -22,28 +21,8 @@ from pgbeat.cli import COMMANDS, SCHEDULES, program
 from pgbeat.database.migrations import migrate
 from tests.support.command_line import Sql, commands, read, refused, run, run_with
 from tests.support.databases import Role
-from tests.support.processes import ROOT, until
+from tests.support.processes import CELERY, PGBEAT, ROOT, Processes, shell, until
 from tests.support.rows import make_schedule
-
-PGBEAT = [sys.executable, "-c", "from pgbeat.cli import main; main()"]
-CELERY = [sys.executable, "-m", "celery"]
-
-
-def shell(
-    *command: str, cwd: Path = ROOT, stdout: int = subprocess.PIPE, **env: str
-) -> "subprocess.CompletedProcess[str]":
-    """Runs a command to its end, without the user's settings."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PGBEAT_", "CELERY_"))}
-    return subprocess.run(
-        command,
-        cwd=cwd,
-        env={**kept, **env},
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -419,24 +398,16 @@ def test_a_full_disk(database: str) -> None:
     assert shown.stderr == errors.stderr == "Error: [Errno 28] No space left on device\n"
 
 
-def test_interrupted(database: str, sql: Sql) -> None:
+def test_interrupted(processes: Processes, sql: Sql) -> None:
     make_schedule(sql, condition_sql="SELECT true FROM pg_sleep(60)")
-    env = {**os.environ, "TESTS_DATABASE": database}
-    command = [*PGBEAT, "-A", "tests.support.apps.basic", "trigger", "s"]
     waiting = (
         "SELECT 1 FROM pg_stat_activity "
         "WHERE query LIKE '%%pgbeat.query_conditions%%' AND state = 'active'"
     )
-    with subprocess.Popen(
-        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        try:
-            until(lambda: len(sql(waiting)) > 1, what="the condition runs")
-            process.send_signal(signal.SIGINT)
-            assert process.communicate(timeout=10) == (b"", b"")
-            assert process.returncode == 130
-        finally:
-            process.kill()
+    process = processes.run(*PGBEAT, "-A", "tests.support.apps.basic", "trigger", "s")
+    until(lambda: len(sql(waiting)) > 1, what="the condition runs")
+    process.send_signal(signal.SIGINT)
+    assert (process.wait(10), process.output) == (130, "")
 
 
 INTERRUPTED_AT = """

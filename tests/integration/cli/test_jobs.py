@@ -15,10 +15,9 @@ from celery import Celery
 
 from pgbeat.access.actors import Actor
 from pgbeat.jobs.verbs import control
-from tests.integration.cli.test_cli import PGBEAT
 from tests.support.command_line import Sql, read, refused, run, run_on_terminal, run_with
 from tests.support.jobs import BOB, JobControl, messages
-from tests.support.processes import Processes, until
+from tests.support.processes import PGBEAT, Processes, until
 from tests.support.rows import insert, make_execution, make_job, make_lane, make_stack
 
 ME = Actor(f"user:{getpass.getuser()}")

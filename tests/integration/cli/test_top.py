@@ -7,13 +7,13 @@ import re
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.support.command_line import Sql, read, run
+from tests.support.processes import PGBEAT
 from tests.support.rows import insert, make_execution, make_job, make_lane
 
 
@@ -79,10 +79,9 @@ class Terminal:
 def opened(database: str, *arguments: str, lines: int = 20) -> Iterator[Terminal]:
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 80, 0, 0))
-    command = [sys.executable, "-c", "from pgbeat.cli import main; main()", *arguments]
     environment = {**os.environ, "PGBEAT_URL": database, "TERM": "xterm"}
     with subprocess.Popen(
-        command,
+        [*PGBEAT, *arguments],
         stdin=its,
         stdout=its,
         stderr=its,

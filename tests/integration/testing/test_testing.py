@@ -4,7 +4,6 @@ import os
 import re
 import select
 import socket
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -25,7 +24,9 @@ from pgbeat.results.backend import ResultBackend
 from pgbeat.testing.pytest_celery import *  # noqa: F403 - a plugin's fixtures, as pytest wants them
 from pgbeat.testing.pytest_celery import PostgresContainer, PostgresTestBackend, PostgresTestBroker
 from tests.acceptance.smoke.worker import current_app_kept
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, shell
+
+PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
 
 
 class Port(ThreadingTCPServer):
@@ -335,13 +336,8 @@ def test_the_documented_scheduler_decides(tmp_path: Path, server: str) -> None:
     )
     (tmp_path / "conftest.py").write_text(blocks[0])
     (tmp_path / "test_proj.py").write_text(blocks[1])
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "test_proj.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "PGBEAT_TEST_URL": server},
-        capture_output=True,
-        text=True,
-    )
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "PGBEAT_TEST_URL": server}
+    done = shell(*PYTEST, "-W", "error", "test_proj.py", cwd=tmp_path, base=env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
 
@@ -353,13 +349,8 @@ def test_the_smoke_tests_resolve_on_docker() -> None:
 
 def assert_plan(folder: Path, *arguments: str, **env: str) -> None:
     """Pytest finds all fixtures, Postgres as broker and backend among them."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--setup-plan", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-        capture_output=True,
-        text=True,
-    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    done = shell(*PYTEST, "--setup-plan", *arguments, cwd=folder, base=env)
     assert done.returncode == 0, done.stdout + done.stderr
     for fixture in ("celery_postgres_broker", "celery_postgres_backend", "celery_setup"):
         assert f"SETUP    F {fixture} " in done.stdout

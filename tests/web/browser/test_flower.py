@@ -8,8 +8,8 @@ import pytest
 
 from pgbeat.access.redaction import MASK
 from tests.support.browser import Window
-from tests.support.flower import OUTCOMES, WORKER, Flower, free_port, with_worker
-from tests.support.processes import Processes, until
+from tests.support.flower import OUTCOMES, WORKER, Flower, with_worker
+from tests.support.processes import Processes, free_port, until
 from tests.support.web import make_token
 
 #: What an event says, and its times.

@@ -1,7 +1,6 @@
 """`with in_transaction(…):` publishes as it reads, and only where the broker's database is."""
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
@@ -23,7 +22,7 @@ from tests.integration.broker.publishing.test_transaction import add, make_app
 from tests.support.command_line import Sql
 from tests.support.databases import broker_url, sqlalchemy_url
 from tests.support.pgbouncer import needs_pgbouncer, pooler
-from tests.support.processes import ROOT, until
+from tests.support.processes import shell, until
 from tests.support.threads import together
 from tests.support.transport_workers import transport_url
 
@@ -362,6 +361,6 @@ with engine.connect() as another:
 
 def test_greenlets_started_in_a_block_are_not_in_it(database: str) -> None:
     pytest.importorskip("gevent")
-    command = [sys.executable, "-c", _GEVENT, transport_url(database), sqlalchemy_url(database)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    urls = transport_url(database), sqlalchemy_url(database)
+    done = shell(sys.executable, "-c", _GEVENT, *urls)
     assert done.stdout.split("\n")[:2] == ["['pooled', 'spawned']", "3"], done.stderr

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from base64 import b64decode
@@ -20,7 +19,7 @@ from pgbeat.broker.messages import Message
 from pgbeat.broker.transport.broker import Broker
 from tests.support.command_line import Sql
 from tests.support.kombu_connections import Connect, publish
-from tests.support.processes import until
+from tests.support.processes import shell, until
 from tests.support.threads import together
 from tests.support.transport_workers import transport_url
 
@@ -213,8 +212,7 @@ EVENTLET = GREEN.format(
 
 @pytest.mark.parametrize("code", [GEVENT, EVENTLET], ids=["gevent", "eventlet"])
 def test_greenlets_share_transactions(database: str, sql: Sql, code: str) -> None:
-    argv = [sys.executable, "-W", "ignore", "-c", code, transport_url(database)]
-    done = subprocess.run(argv, timeout=60, capture_output=True, text=True, check=False)
+    done = shell(sys.executable, "-W", "ignore", "-c", code, transport_url(database))
     assert done.returncode == 0, done.stderr
     [(messages, transactions)] = sql(
         "SELECT count(*), count(DISTINCT xmin::text) FROM kombu_message"

@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.support.processes import ROOT, Processes, until
+from tests.support.processes import CELERY, ROOT, Processes, shell, until
 from tests.support.rows import Sql
 
 pytest.importorskip("django")
@@ -89,17 +90,9 @@ def project(database: str, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def celery(folder: Path, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
+def celery(folder: Path, *arguments: str, **env: Any) -> "subprocess.CompletedProcess[str]":
     """Runs `celery …` in a folder."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("PGBEAT_")}
-    return subprocess.run(
-        [sys.executable, "-m", "celery", *arguments],
-        cwd=folder,
-        env={**kept, **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return shell(*CELERY, *arguments, cwd=folder, **env)
 
 
 def test_the_app_of_a_django_project_is_recognized(project: Path) -> None:
@@ -159,13 +152,10 @@ def test_the_app_is_recognized_however_celery_finds_it(
     (tmp_path / "own.py").write_text(module)
     if way == "app.start":
         code = f"from own import app; raise SystemExit(app.start({command!r}))"
-        run = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
-        )
-        assert "did you mean 'own.add'?" in run.stderr
-        return
-    run = celery(tmp_path, *command, **env)
-    assert run.returncode == 2, run
+        run = shell(sys.executable, "-c", code, cwd=tmp_path)
+    else:
+        run = celery(tmp_path, *command, **env)
+        assert run.returncode == 2, run
     assert "did you mean 'own.add'?" in run.stderr
 
 
@@ -185,19 +175,9 @@ def test_the_orm_in_a_launcher_survives_a_lost_connection(
         assert all(row[0].startswith("1 open, session ") for row in rows)
         return [row[0].rpartition(" ")[2] for row in rows]
 
-    processes.celery(
-        "--workdir",
-        str(project),
-        "beat",
-        "-S",
-        "pgbeat.Scheduler",
-        "-l",
-        "INFO",
-        "-s",
-        str(project / "unused"),
-        app="proj",
-        PYTHONPATH=os.pathsep.join([str(project), str(ROOT)]),
-    )
+    processes.env["PYTHONPATH"] = os.pathsep.join([str(project), str(ROOT)])
+    beat = ("beat", "-S", "pgbeat.Scheduler", "-l", "INFO", "-s", str(project / "unused"))
+    processes.celery("--workdir", str(project), *beat, app="proj")
     until(lambda: len(sessions()) >= 2)
     before = set(sessions())
     assert len(before) == 1, "the ORM keeps its connection (CONN_MAX_AGE)"

@@ -16,9 +16,8 @@ from dateutil.rrule import FR, MO
 
 from pgbeat.schedules.importers import redbeat as source
 from pgbeat.schedules.importers.redbeat import Contents, StoredEntry
-from tests.integration.cli.test_cli import PGBEAT
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.processes import until
+from tests.support.processes import PGBEAT, shell, until
 from tests.support.schedulers import Beat
 
 redis = pytest.importorskip("redis")
@@ -303,7 +302,6 @@ def test_a_redis_that_is_not_there(database: str) -> None:
 def test_without_the_package_it_says_how_to_install_it(database: str, tmp_path: Path) -> None:
     (tmp_path / "redis.py").write_text("raise ImportError('no redis')")
     command = [*PGBEAT, "--url", database, "import", "redbeat", "--from", "redis://127.0.0.1:1/0"]
-    env = {"PYTHONPATH": str(tmp_path)}
-    result = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    result = shell(*command, PYTHONPATH=str(tmp_path))
     assert result.returncode == 1
     assert "needs the package redis, which is not installed; `pip install redis`" in result.stderr
