@@ -340,6 +340,7 @@ BODIES: dict[str, Any] = {
         and not re.match("PUT /[a-z]+/{name}$|DELETE /lanes/{name}/res", route)
     ],
 )
+@pytest.mark.usefixtures("sql")
 def test_the_nearest_name_is_told(web: Web, route: str) -> None:
     method, path = route.split(" ")
     body = BODIES.get(route, TABLE[route][1])
