@@ -80,6 +80,18 @@ def make_execution(sql: Sql, job_id: Any, state: str = "running", **values: Any)
     return str(insert(sql, "executions", given, "id"))
 
 
+def make_run(
+    sql: Sql, schedule_id: int, begin: Any, end: Any = None, state: str = "completed", **values: Any
+) -> str:
+    """Writes a job of a schedule and its execution, which runs if no end is said; the job's id."""
+    [(name, task)] = sql("SELECT name, task FROM pgbeat.schedules WHERE id = %s", schedule_id)
+    state = state if end else "running"
+    given = {"schedule_id": schedule_id, "started_at": begin, "finished_at": end} | values
+    job = make_job(sql, state, schedule=name, task=task, created_at=begin, **given)
+    make_execution(sql, job, state, **given)
+    return job
+
+
 def make_stack(sql: Sql, job_id: Any, execution_id: str, **values: Any) -> None:
     """Writes a stack of an execution, for which somebody asked, unless told otherwise."""
     given = {"reason": "asked", "taken_at": "now", "memory_mb": 12.5, "stack": "  …\n"}

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 import pytest
 from sqlalchemy import Connection
@@ -13,7 +12,7 @@ from pgbeat.errors import InvalidInput
 from pgbeat.monitoring import timeline as timelines
 from pgbeat.monitoring.timeline import ScheduleTimeline, Timeline
 from tests.support import rows
-from tests.support.rows import Sql, make_calendar, make_execution, make_job, make_tick
+from tests.support.rows import Sql, make_calendar, make_job, make_run, make_tick
 
 PATIENCE = timedelta(seconds=30)
 Draw = Callable[..., Timeline]
@@ -39,17 +38,6 @@ def only(found: Timeline) -> ScheduleTimeline:
     return row
 
 
-def make_run(
-    sql: Sql, key: int, begin: datetime, end: datetime | None = None, state: Any = None, **more: Any
-) -> UUID:
-    """An execution of a job of the schedule, which ended if the end is said."""
-    state = (state or "completed") if end else "running"
-    times = {"schedule_id": key, "started_at": begin, "finished_at": end}
-    job = make_job(sql, state, created_at=begin, **times)
-    make_execution(sql, job, state, **times | more)
-    return UUID(job)
-
-
 def decide(sql: Sql, key: int, at: datetime, outcome: str, said: str) -> None:
     """Writes a tick that is due and decided at that time."""
     why = {"reason" if outcome == "skipped" else "error": said}
@@ -69,7 +57,7 @@ def test_runs_skips_and_failures_are_pieces(draw: Draw, sql: Sql, ago: Any) -> N
     row = only(draw())
     found = {each.kind: each for each in row.pieces}
     assert set(found) == {"completed", "failed", "running", "skipped", "not_launched"}
-    assert (found["completed"].job_id, found["running"].job_id) == (run, going)
+    assert [str(found[kind].job_id) for kind in ("completed", "running")] == [run, going]
     assert found["completed"].end == ago(29)
     assert found["running"].end is None
     assert (found["skipped"].said, found["not_launched"].said) == ("no work", "no table")
@@ -85,7 +73,7 @@ def test_a_run_from_before_the_span_is_there_if_it_reaches_into_it(
     into = make_run(sql, key, ago(90), ago(30))
     still = make_run(sql, key, ago(80))
     found = only(draw()).pieces
-    assert {each.job_id for each in found} == {into, still}
+    assert {str(each.job_id) for each in found} == {into, still}
 
 
 def test_jobs_that_wait_and_jobs_that_never_began(draw: Draw, sql: Sql, ago: Any) -> None:

@@ -6,28 +6,24 @@ import pytest
 
 from tests.support.browser import fits
 from tests.support.command_line import Sql
-from tests.support.rows import make_execution, make_job, make_schedule
+from tests.support.rows import ago, make_run, make_schedule
 from tests.support.web import Web
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def make_run(sql: Sql, name: str, ago: str) -> str:
+def make_failure(sql: Sql, name: str, length: str) -> str:
     """Writes a schedule whose job failed that long ago; returns the job's id."""
-    key = make_schedule(sql, name)
-    [(at,)] = sql("SELECT now() - %s::interval", ago)
-    values = {"schedule_id": key, "started_at": at, "finished_at": at}
-    job_id = make_job(sql, "failed", schedule=name, created_at=at, **values)
-    make_execution(sql, job_id, "failed", **values)
-    return job_id
+    at = ago(sql, length)
+    return make_run(sql, make_schedule(sql, name), at, at, "failed")
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_run_is_found_on_the_timeline_and_opened(
     window: Any, web: Web, sql: Sql, width: int
 ) -> None:
-    job_id = make_run(sql, "nightly", "5 hours")
-    make_run(sql, "hourly", "10 minutes")
+    job_id = make_failure(sql, "nightly", "5 hours")
+    make_failure(sql, "hourly", "10 minutes")
     page = window(viewport={"width": width, "height": 800}).sign_in(web.token("root", "admin"))
     page.click("nav >> text=Overview")
     page.wait_for_selector(".spans [aria-current]:has-text('1h')")
@@ -46,7 +42,7 @@ def test_a_run_is_found_on_the_timeline_and_opened(
 
 
 def test_without_scripts_it_is_a_picture_in_a_table(window: Any, web: Web, sql: Sql) -> None:
-    job_id = make_run(sql, "nightly", "10 minutes")
+    job_id = make_failure(sql, "nightly", "10 minutes")
     shown = window(viewport={"width": 1280, "height": 800}, java_script_enabled=False)
     page = shown.sign_in(web.token("root", "admin"))
     page.click("nav >> text=Overview")

@@ -7,37 +7,19 @@ import pytest
 from pgbeat.monitoring import runbook
 from tests.support.command_line import Sql
 from tests.support.pages import html, words_of
-from tests.support.rows import make_execution, make_job, make_schedule, make_tick
+from tests.support.rows import ago, make_run, make_schedule, make_tick
 from tests.support.web import Web, done
 
 PATH = "/console/overview"
-
-
-def make_run(sql: Sql, key: int, name: str, state: str, **values: Any) -> str:
-    """A job that began ten minutes ago, with its execution."""
-    [(at,)] = sql("SELECT now() - interval '10 minutes'")
-    end = None if state == "running" else at
-    job = make_job(
-        sql,
-        state,
-        schedule_id=key,
-        schedule=name,
-        task="jobs.add",
-        created_at=at,
-        started_at=at,
-        finished_at=end,
-        **values,
-    )
-    make_execution(sql, job, state, schedule_id=key, started_at=at, finished_at=end, **values)
-    return job
 
 
 def test_what_runs_what_comes_next_what_is_wrong_and_why_not(page: Any, sql: Sql) -> None:
     bad = make_schedule(sql, "bad", task="jobs.add")
     busy = make_schedule(sql, "busy", task="jobs.add", cron=None, every="2 minutes")
     idle = make_schedule(sql, "idle", task="jobs.add", condition_sql="SELECT false")
-    failed = make_run(sql, bad, "bad", "failed", error="ValueError: no")
-    running = make_run(sql, busy, "busy", "running")
+    at = ago(sql, "10 minutes")
+    failed = make_run(sql, bad, at, at, "failed", error="ValueError: no")
+    running = make_run(sql, busy, at)
     make_tick(sql, idle, schedule="idle")
     shown = html(page.get(PATH))
     tiles = [words_of(tile) for tile in shown.all(".tile")]
@@ -77,8 +59,9 @@ def test_a_schedule_is_found_and_the_span_chosen(page: Any, sql: Sql) -> None:
 
 def test_several_that_are_close_lead_to_their_jobs(page: Any, sql: Sql) -> None:
     key = make_schedule(sql, "s", task="jobs.add")
+    at = ago(sql, "10 minutes")
     for _ in range(3):
-        make_run(sql, key, "s", "completed")
+        make_run(sql, key, at, at)
     (link,) = html(page.get(PATH)).all(".timeline svg a")
     assert "3 completed" in link.cssselect("title")[0].text
     assert len(html(page.get(f"/console/{link.get('href')}")).all("#list tbody tr")) == 3
@@ -101,7 +84,8 @@ def test_an_empty_overview_says_how_to_begin(page: Any) -> None:
 
 def test_the_timeline_of_the_api(web: Web, sql: Sql) -> None:
     key = make_schedule(sql, "s", task="jobs.add", cron="* * * * *")
-    job = make_run(sql, key, "s", "failed", error="ValueError: no")
+    at = ago(sql, "10 minutes")
+    job = make_run(sql, key, at, at, "failed", error="ValueError: no")
     found = done(web.admin.get("/timeline", params={"span": "1d"}))
     [row] = found["rows"]
     assert (row["schedule"], row["health"]["code"]) == ("s", "failing")
