@@ -59,10 +59,9 @@ def add(
     problems += check_url(url, private=unit.settings.webhook_private)
     problems += [*check_events(events), *_check_format(format, secret)]
     filters = _given(labels=labels, schedules=schedules, tasks=tasks)
-    problems += _check_filters(filters)
+    problems += check_filters(filters)
     problems.raise_if_any(InvalidJob, subject=f"webhook {name!r}")
     secret = secret or new_secret()
-    is_grouped = not is_signed(format) if per_incident is None else per_incident
     statement = (
         insert(table)
         .on_conflict_do_nothing()
@@ -73,7 +72,7 @@ def add(
             secret=secret,
             events=in_order(events),
             format=format,
-            per_incident=is_grouped,
+            per_incident=groups(format) if per_incident is None else per_incident,
             slots=SLOTS,
             created_by=unit.actor.name,
             **filters,
@@ -132,7 +131,7 @@ def edit(
     before = _lock(unit, name)
     problems = Problems()
     values = _given(labels=labels, schedules=schedules, tasks=tasks)
-    problems += _check_filters(values)
+    problems += check_filters(values)
     values |= _given(per_incident=per_incident)
     if url is not None:
         problems += check_url(url, private=unit.settings.webhook_private)
@@ -181,7 +180,12 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _check_filters(filters: Mapping[str, Any]) -> Iterator[Problem]:
+def groups(format: str) -> bool:
+    """Returns whether a webhook of this format gets alerts `per_incident`, unless it says so."""
+    return not is_signed(format)
+
+
+def check_filters(filters: Mapping[str, Any]) -> Iterator[Problem]:
     """Yields what is wrong with labels, and with globs of names."""
     wrong = labels_problem(filters.get("labels", {}))
     if wrong is not None:

@@ -244,6 +244,23 @@ def test_a_new_secret_of_the_environment_replaces_the_old_one(
     assert secret(sql) == (other, ENVIRON["SECRET"])
 
 
+def test_what_limits_a_webhook_follows_its_file(connection: Connection, sql: Sql) -> None:
+    query = "SELECT per_incident, labels, schedules, tasks FROM pgbeat.webhooks"
+    synced(connection, PAGER)
+    assert sql(query) == [(False, {}, [], [])]
+    limits = "per_incident: true, labels: {team: a}, schedules: ['n-*'], tasks: [shop.pay]}}"
+    plan = synced(connection, PAGER.replace("}}", f", {limits}"))
+    assert set(changes(plan, "webhooks")["pager"]) == {
+        "per_incident",
+        "labels",
+        "schedules",
+        "tasks",
+    }
+    assert sql(query) == [(True, {"team": "a"}, ["n-*"], ["shop.pay"])]
+    synced(connection, PAGER)
+    assert sql(query) == [(False, {}, [], [])]
+
+
 def test_a_variable_that_is_not_set_keeps_the_stored_value(
     connection: Connection, sql: Sql
 ) -> None:
@@ -407,6 +424,15 @@ _WEBHOOKS = st.tuples(
     st.sampled_from(FORMATS),
     st.just(["all"]) | st.lists(st.sampled_from(EVENTS), min_size=1),
     st.booleans(),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "per_incident": st.booleans(),
+            "labels": st.just({"team": "billing"}),
+            "schedules": st.just(["nightly-*", "weekly"]),
+            "tasks": st.just(["shop.*"]),
+        },
+    ),
 )
 
 
@@ -418,9 +444,9 @@ def write_all(unit: UnitOfWork, kinds: dict[str, Any]) -> None:
         lane_control.save(unit, name, lane_control.read_changes(values))
     for name, values in kinds["templates"].items():
         template_control.put(unit, name, **values)
-    for name, (format, events, is_enabled) in kinds["webhooks"].items():
-        secret = _SECRETS.get(format)
-        webhook_control.add(unit, name, "https://a.b/", events, format=format, secret=secret)
+    for name, (format, events, is_enabled, others) in kinds["webhooks"].items():
+        key = {"format": format, "secret": _SECRETS.get(format)}
+        webhook_control.add(unit, name, "https://a.b/", events, **key, **others)
         if not is_enabled:
             webhook_control.disable(unit, name)
 

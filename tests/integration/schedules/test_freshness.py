@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from pgbeat.beat.maintenance import freshness
 from pgbeat.config import Settings, postgres_url
+from pgbeat.database import connections
 from pgbeat.monitoring import schedule_health
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import control
@@ -204,7 +205,9 @@ def test_it_counts_from_when_it_starts(connection: Connection, sql: Sql) -> None
     assert events(sql, connection) == []
 
 
-def test_beats_look_at_the_database_s_clock_and_only_the_leader_does(beat: Beat, sql: Sql) -> None:
+def test_beats_look_at_the_database_s_clock_and_only_the_leader_does(
+    beat: Beat, connection: Connection, sql: Sql
+) -> None:
     key = add(sql)
     first, second = beat(), beat(max_interval=0.1)
     first.run_due()

@@ -163,6 +163,10 @@ def test_a_file_without_schedules_leaves_those_alone() -> None:
         ),
         ("webhooks:\n  w: {url: 'https://a.b'}", "2:3: webhook 'w': events: name one or more of"),
         (
+            'webhooks:\n  w: {url: "https://a.b", events: [all], tasks: ["a\\tb"]}',
+            "2:49: webhook 'w': tasks: 'a\\tb' is not a name, or a glob",
+        ),
+        (
             "webhooks:\n  w: {url: 'https://a.b', events: job.failed}",
             "2:35: webhook 'w': events is",
         ),

@@ -15,7 +15,7 @@ from pgbeat.database.tables import webhooks as table
 from pgbeat.errors import InvalidJob, Problem, Problems
 from pgbeat.schedules.files.definitions import Definition
 from pgbeat.schedules.files.fields import FileField
-from pgbeat.schedules.files.kinds import Choice, ListOf, Switch, Text
+from pgbeat.schedules.files.kinds import Choice, Labels, ListOf, Switch, Text
 from pgbeat.schedules.files.nouns.noun import OTHER, Noun, Plain, Stored
 from pgbeat.webhooks import control, outbox
 from pgbeat.webhooks import model as webhooks
@@ -23,6 +23,7 @@ from pgbeat.webhooks.formats import FORMATS, WITH_SECRET, is_signed
 from pgbeat.webhooks.http import check_url
 from pgbeat.webhooks.model import EVENTS, Webhook
 
+_GLOBS = ListOf(Text("nightly-*", 255))
 _FIELDS = (
     FileField("url", Text("https://hooks.example.com/pgbeat", 2000), "Where events go."),
     FileField(
@@ -34,8 +35,17 @@ _FIELDS = (
         "secret_env", Text("PAGER_SECRET", 200),
         "The environment variable that has the secret; by default a random one is made.",
     ),
+    FileField(
+        "per_incident", Switch(),
+        "Whether failures come once per incident; by default all but the standard format do.",
+    ),
+    FileField("labels", Labels(), "Only events of what has all these.", {}),
+    FileField("schedules", _GLOBS, "Only events of these schedules: names or globs.", []),
+    FileField("tasks", _GLOBS, "Only events of these tasks: names or globs.", []),
     FileField("enabled", Switch(), "Whether events are sent.", True),
 )  # fmt: skip
+#: What limits the events.
+_FILTERS = ("labels", "schedules", "tasks")
 
 
 class _Webhooks(Noun):
@@ -65,8 +75,11 @@ class _Webhooks(Noun):
         problems = Problems(self._problems(values))
         events = control.expand(values["events"] or ())
         problems += control.check_events(events)
+        problems += control.check_filters(values)
         problems.raise_if_any(InvalidJob)
-        return values | {"events": _events(control.in_order(events))}
+        is_grouped = _if_unusual(values["per_incident"], values["format"])
+        events = _events(control.in_order(events))
+        return values | {"events": events, "per_incident": is_grouped}
 
     def _problems(self, values: Mapping[str, Any]) -> Iterator[Problem]:
         url, secret = self._url(values), self._secret(values)
@@ -136,6 +149,8 @@ class _Webhooks(Noun):
             "events": _events(row.events),
             "format": row.format,
             "secret_env": secret_env,
+            "per_incident": _if_unusual(row.per_incident, row.format),
+            **{field: getattr(row, field) for field in _FILTERS},
             "enabled": row.enabled,
         }
 
@@ -165,17 +180,21 @@ class _Webhooks(Noun):
         self, unit: UnitOfWork, name: str, values: Mapping[str, Any], changed: set[str] | None
     ) -> None:
         url, secret = self._url(values), self._secret(values)
+        others = {field: values[field] for field in ("events", *_FILTERS)}
+        others["per_incident"] = (
+            control.groups(values["format"])
+            if values["per_incident"] is None
+            else values["per_incident"]
+        )
         if changed is None:
-            control.add(
-                unit, name, str(url), values["events"], format=values["format"], secret=secret
-            )
+            control.add(unit, name, str(url), format=values["format"], secret=secret, **others)
         elif changed != {"enabled"}:
             control.edit(
                 unit,
                 name,
                 url=url if changed & {"url", "url_env"} else None,
-                events=values["events"] if "events" in changed else None,
                 secret=secret if "secret_env" in changed else None,
+                **{field: value for field, value in others.items() if field in changed},
             )
         if not values["enabled"]:
             control.disable(unit, name, "its file says so")
@@ -192,6 +211,10 @@ def webhooks_in(environ: Mapping[str, str], *, private: bool) -> Noun:
     With `private`, their URLs may lie in a private network.
     """
     return _Webhooks(environ, private=private)
+
+
+def _if_unusual(per_incident: bool | None, format: str) -> bool | None:
+    return None if per_incident == control.groups(format) else per_incident
 
 
 def _events(events: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ import psycopg
 from sqlalchemy import text
 
 from pgbeat.config import postgres_url
-from pgbeat.database import connections
+from pgbeat.database.kept import kept
 from tests.support.command_line import Sql
 from tests.support.kombu_connections import Connect, Inbox, kombu, publish
 from tests.support.processes import until
@@ -70,15 +70,15 @@ def poolers(database: str) -> int:
 def test_connections_that_are_kept_are_not_inherited(database: str) -> None:
     url = postgres_url(database)
     pid = text("SELECT pg_backend_pid()")
-    with connections.kept(url, "tests") as connection:
+    with kept(url, "tests") as connection:
         ours = connection.scalar(pid)
 
     def work() -> None:
-        with connections.kept(url, "tests") as connection:
+        with kept(url, "tests") as connection:
             assert connection.scalar(pid) != ours
 
     in_child(work)
-    with connections.kept(url, "tests") as connection:
+    with kept(url, "tests") as connection:
         assert connection.scalar(pid) == ours
 
 
