@@ -279,11 +279,14 @@ def test_a_cancel_ends_the_running_statement(sql_workers: SqlWorkers, pool: str,
     assert sql("SELECT count(*) FROM orders") == [(3,)]
 
 
-@pytest.mark.parametrize("when", ["before", "after", "child"])
+@pytest.mark.parametrize("when", ["before", "after", "child", "frozen"])
 def test_a_statement_takes_effect_once_though_its_worker_is_killed(
     sql_workers: SqlWorkers, sql: Sql, database: str, when: str
 ) -> None:
-    """Before it has committed, or after that and before its job has ended: then, a child, too."""
+    """Before it has committed, or after that and before its job has ended; then, a child, too.
+
+    Or it is frozen and cut off, and another worker runs the job before its statement has committed.
+    """
     sql("""CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
            $$BEGIN PERFORM pg_advisory_xact_lock(17); RETURN NULL; END$$;
            CREATE CONSTRAINT TRIGGER late AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED
@@ -301,8 +304,17 @@ def test_a_statement_takes_effect_once_though_its_worker_is_killed(
             until(lambda: sessions(sql, sql_workers.login) == [])
         elif when == "after":
             worker.signal_group(signal.SIGSTOP)
-        else:
+        elif when == "child":
             os.kill(run.pid, signal.SIGSTOP)
+        else:
+            worker.signal_group(signal.SIGSTOP)
+            sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name ~ '^pgbeat (transport|worker)' "
+                "AND datname = current_database()"
+            )
+            sql_workers.start("prefork")
+            until(lambda: len(waiting(sql, sql_workers.login, "advisory")) == 2)
         blocker.rollback()
     if when != "before":
         until(lambda: sql("SELECT count(*) FROM orders") == [(5,)])
@@ -310,7 +322,7 @@ def test_a_statement_takes_effect_once_though_its_worker_is_killed(
         worker.kill_group()
     elif when == "child":
         os.kill(run.pid, signal.SIGKILL)
-    if when != "child":
+    if when in ("before", "after"):
         sql_workers.start("prefork")
     [seen] = sql_workers.tracked.ended(job_id)
     if seen.job.retried_by is not None:
