@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import func, update
 from sqlalchemy.dialects.postgresql import insert
 
+from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.json_values import unreadable
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
@@ -92,17 +93,19 @@ def _check(unit: UnitOfWork, name: str, values: Mapping[str, Any]) -> None:
     wrong = Problems([Problem("name", "malformed", unfit)] if unfit else [])
     wrong += [*problems(values), *_unknown_lane(unit, values["job_policy"])]
     wrong.raise_if_any(InvalidJob, subject=f"template {name!r}")
-    check_call(unit.app, values)
-    require_call(unit.actor, values["task"], values["options"])
+    check_call(unit.app, values, unit.actor)
 
 
-def check_call(app: "Celery | None", values: Mapping[str, Any]) -> None:
+def check_call(app: "Celery | None", values: Mapping[str, Any], actor: Actor | None = None) -> None:
     """Checks a template's task and publish options against the app, if there is one.
 
-    Raises `InvalidSchedule` or `UnknownTask`.
+    Raises `InvalidSchedule` or `UnknownTask`, and `Forbidden` if the actor may not run the task:
+    before that, since not everybody may know which tasks exist.
     """
     where = {} if values["queue"] is None else {"queue": values["queue"]}
     check_options({**where, **values["options"]}, None if app is None else app.conf)
+    if actor is not None:
+        require_call(actor, values["task"], values["options"])
     if app is not None:
         check_task(app, values["task"])
 

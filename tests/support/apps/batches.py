@@ -22,20 +22,25 @@ def _note(members: Members) -> None:
     note("batch " + " ".join(member.id for member in members))
 
 
-@app.task(name="batches.add", pgbeat={"batch": 3, "batch_after": "1 s", "batch_by": "kwargs.shop"})
+@app.task(
+    shared=False,
+    name="batches.add",
+    pgbeat={"batch": 3, "batch_after": "1 s", "batch_by": "kwargs.shop"},
+)
 def add(members: Members) -> list[int]:
     """Adds to the number of each."""
     _note(members)
     return [member.args[0] + 1 for member in members]
 
 
-@app.task(name="batches.many", pgbeat={"batch": 4, "batch_after": "1 hour"})
+@app.task(shared=False, name="batches.many", pgbeat={"batch": 4, "batch_after": "1 hour"})
 def many(members: Members) -> None:
     """Starts only when it is full."""
     _note(members)
 
 
 @app.task(
+    shared=False,
     name="batches.flaky",
     pgbeat={"batch": 3, "batch_after": "0.3 s", "max_attempts": 2, "retry_base": 0.3},
 )
@@ -53,7 +58,7 @@ def flaky(members: Members) -> list[int]:
     return results
 
 
-@app.task(name="batches.ends", pgbeat={"batch": 4, "batch_after": "0.3 s"})
+@app.task(shared=False, name="batches.ends", pgbeat={"batch": 4, "batch_after": "0.3 s"})
 def ends(members: Members) -> None:
     """Ends each member as its argument says."""
     _note(members)
@@ -71,13 +76,13 @@ def ends(members: Members) -> None:
     )
 
 
-@app.task(name="batches.all_fail", pgbeat={"batch": 2, "batch_after": "1 hour"})
+@app.task(shared=False, name="batches.all_fail", pgbeat={"batch": 2, "batch_after": "1 hour"})
 def all_fail(members: Members) -> None:
     """Fails as a whole."""
     raise ValueError("all of them")
 
 
-@app.task(name="batches.held", pgbeat={"batch": 3, "batch_after": "0.5 s"})
+@app.task(shared=False, name="batches.held", pgbeat={"batch": 3, "batch_after": "0.5 s"})
 def held(members: Members) -> list[str]:
     """Waits for a file, the first time."""
     note(f"held {os.getpid()} " + " ".join(member.id for member in members))
@@ -86,7 +91,7 @@ def held(members: Members) -> list[str]:
     return [member.id for member in members]
 
 
-@app.task(name="batches.books", pgbeat={"batch": 2, "batch_after": "1 hour"})
+@app.task(shared=False, name="batches.books", pgbeat={"batch": 2, "batch_after": "1 hour"})
 def books(members: Members) -> None:
     """Writes a row for each; then members fail whose argument says so, or all do."""
     with pgbeat.finish(create_engine(postgres_url(str(URL))).connect()) as connection:
@@ -96,13 +101,13 @@ def books(members: Members) -> None:
         raise pgbeat.Failed({place: ValueError("no") for place in places})
 
 
-@app.task(name="batches.total")
+@app.task(shared=False, name="batches.total")
 def total(numbers: list[int]) -> int:
     """Adds them up."""
     return sum(numbers)
 
 
-@app.task(name="batches.double")
+@app.task(shared=False, name="batches.double")
 def double(number: int) -> int:
     """Doubles a number."""
     return number * 2
