@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +20,6 @@ schedulers = pytest.importorskip("apscheduler.schedulers.background")
 stores = pytest.importorskip("apscheduler.jobstores.sqlalchemy")
 combining = pytest.importorskip("apscheduler.triggers.combining")
 
-PAGE = (Path(__file__).parents[4] / "docs/how-to/from-apscheduler.md").read_text()
 RUN_DATE = datetime(2031, 5, 1, 12, tzinfo=UTC)
 COMMAND = ("import", "apscheduler")
 
@@ -172,17 +170,3 @@ def test_stores_that_are_none(database: str, tmp_path: Path) -> None:
     missing = f"sqlite:///{tmp_path}/no.db"
     assert "there is no file" in refused(run(database, *COMMAND, "--from", missing), 1)
     assert "FUNC=TASK" in refused(run(database, *COMMAND, "--rename", "backup"))
-
-
-def test_the_guides_file_is_valid(database: str, sql: Sql, tmp_path: Path) -> None:
-    [(indent, code)] = re.findall(
-        r'^( *)```yaml title="schedules.yml"\n(.*?)^ *```', PAGE, re.S | re.M
-    )
-    path = tmp_path / "schedules.yml"
-    path.write_text(re.sub(f"^{indent}", "", code, flags=re.M))
-    done = run(database, "sync", str(path))
-    assert done.exit_code == 0, done.output
-    assert sql("SELECT name, overlap, catch_up FROM pgbeat.schedules ORDER BY name") == [
-        ("backup", "skip", "latest"),
-        ("sync-stock", "skip", "none"),
-    ]
