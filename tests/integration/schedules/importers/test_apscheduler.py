@@ -1,4 +1,4 @@
-"""`pgbeat import apscheduler`: jobs that APScheduler 3 itself stored; and the guide's file."""
+"""`pgbeat import apscheduler`: jobs that APScheduler 3 itself stored."""
 
 import os
 import pickle
