@@ -20,7 +20,7 @@ from tests.support.rows import Sql
 
 
 class Site(PolicyWorkers):
-    """A beat, workers, and a client with the same tasks, which Celery shares in a process."""
+    """A beat, workers, and a client with the same tasks."""
 
     app = batches.__name__
 
@@ -37,6 +37,10 @@ class Site(PolicyWorkers):
 def site(database: str, sql: Sql, tmp_path: Path) -> Iterator[Site]:
     """A site whose beat leads."""
     with Site.at_work(database, tmp_path, sql) as site:
+        for name, task in batches.app.tasks.items():
+            if name.startswith("batches."):
+                policy = getattr(task, "pgbeat", None)
+                site.client.task(name=name, shared=False, pgbeat=policy)(task.run)
         site.beat(app=site.app).says("This beat leads", 60)
         yield site
 
