@@ -56,15 +56,20 @@ def _panel(chart: Chart, minutes: Sequence[float], top: int) -> list[str]:
     parts.append(text(left - 6, floor, "0", "note", "end"))
     parts.append(text(WIDTH - MARGIN, floor + 15, f"{last:.0f} min", "note", "end"))
     for place, (_, values) in enumerate(chart.lines.items()):
-        points = " ".join(
-            f"{left + room * minute / last:.1f},{floor - _HEIGHT * value / most:.1f}"
+        points = [
+            (f"{left + room * minute / last:.1f}", f"{floor - _HEIGHT * value / most:.1f}")
             for minute, value in zip(minutes, values, strict=True)
             if value is not None
-        )
+        ]
+        bends = [
+            f"{x},{y}"
+            for number_, (x, y) in enumerate(points)
+            if {y} != {level for _, level in points[max(0, number_ - 1) : number_ + 2]}
+            or number_ in (0, len(points) - 1)
+        ]
         colour = _COLOURS[place % len(_COLOURS)]
-        parts.append(
-            f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{points}"/>'
-        )
+        drawn = f'fill="none" stroke="{colour}" stroke-width="1.5" points="{" ".join(bends)}"'
+        parts.append(f"<polyline {drawn}/>")
     for place, words in enumerate(_legend(chart)):
         y = floor + 32 + 17 * place
         colour = _COLOURS[place % len(_COLOURS)]
