@@ -307,7 +307,7 @@ def connect_integrations(**kwargs: Any) -> None:
 
 
 def _follow_flower(commands: Any) -> None:
-    """Equips Flower when its command starts: Celery imports the command for each of Celery's."""
+    """Equips Flower when its command starts: Celery imports it for each of its own commands."""
     run = commands.flower.callback
 
     @wraps(run)

@@ -1,6 +1,6 @@
 """The command line: `pgbeat …`, and the same commands as `celery -A app pgbeat …`.
 
-This module imports nothing heavy: Celery loads it for each of Celery's commands too.
+This module imports nothing heavy: Celery loads it for each of its own commands, too.
 """
 
 import json
