@@ -6,17 +6,14 @@ that one takes along others that wait. So a member belongs to no batch before it
 to one that waits, or to the one whose message is on its way, concerns no other.
 """
 
-import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
-from pgbeat.jobs.flow import lifecycle
-from pgbeat.jobs.messages import kept_messages
-from pgbeat.jobs.messages.kept_messages import BATCH
+from pgbeat.jobs.policy.batches import BATCH
 from pgbeat.jobs.rows.model import COLUMNS, Job
 
 _TO_START, _TAKE, _OWN = (
@@ -76,9 +73,3 @@ def waiting(connection: Connection, job: Job) -> Waiting | None:
     values = {**same, "key": batch["key"], "after": batch["after"]}
     members, due_at = connection.execute(_WAITING, values).one()
     return None if due_at is None else Waiting(members, batch["size"], due_at)
-
-
-def payload(job: Job) -> Mapping[str, Any]:
-    """Returns the message with which a worker would run a member alone."""
-    message = kept_messages.read(job, lifecycle.task_message(job, None), delays=False)
-    return dict(json.loads(message.payload))

@@ -19,10 +19,6 @@ from pgbeat.jobs.rows.model import Job
 _PARTS = ("queue", "payload", "priority", "ttl", "exchange", "routing_key")
 
 
-#: What the row of a job says of its batch, beside its message (`jobs/policy/batches.py`).
-BATCH = "batch"
-
-
 def written(message: Message) -> dict[str, Any]:
     """Returns the message as the job's row keeps it."""
     return {name: getattr(message, name) for name in _PARTS}

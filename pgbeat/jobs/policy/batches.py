@@ -17,6 +17,8 @@ from pgbeat.jobs.policy.policies import JobPolicy
 
 #: The keys of a task's policy.
 SIZE, AFTER, BY = "batch", "batch_after", "batch_by"
+#: What a job's row says of its batch, beside the message that it keeps.
+BATCH = "batch"
 
 
 class Batch(NamedTuple):

@@ -48,20 +48,15 @@ def of_task(app: "Celery", name: str) -> JobPolicy | None:
 
     Raises `InvalidJob` if it is invalid.
     """
-    return _known(app, name).policy
+    return known(app, name).policy
 
 
 def is_pinned(app: "Celery", name: str) -> bool:
     """Returns whether a task stays on the version that sends it. Raises as `of_task`."""
-    return _known(app, name).is_pinned
+    return known(app, name).is_pinned
 
 
-def batch_of(app: "Celery", name: str) -> Batch | None:
-    """Returns how a task's calls run in batches; `None` if each runs alone. Raises as `of_task`."""
-    return _known(app, name).batch
-
-
-class _TaskPolicy(NamedTuple):
+class KnownPolicy(NamedTuple):
     """A task's policy, and the task's own option, of which it was read."""
 
     option: Any
@@ -70,21 +65,22 @@ class _TaskPolicy(NamedTuple):
     batch: Batch | None = None
 
 
-class _Policies(dict[str, _TaskPolicy]):
+class _Policies(dict[str, KnownPolicy]):
     """Policies of an app's tasks by their names."""
 
 
-def _known(app: "Celery", name: str) -> _TaskPolicy:
+def known(app: "Celery", name: str) -> KnownPolicy:
+    """Returns a task's policy, with what else its option says. Raises as `of_task`."""
     state = current_state(app)
     policies_by_task = state.part(_Policies)
     option = own_policy(app, name)
-    known = policies_by_task.get(name)
-    if known is None or known.option is not option:
-        known, problems = _read(name, option, state.settings.task_policies)
+    read = policies_by_task.get(name)
+    if read is None or read.option is not option:
+        read, problems = _read(name, option, state.settings.task_policies)
         if problems:
             raise InvalidJob(problems, subject=f"the policy of task {name!r}")
-        policies_by_task[name] = known
-    return known
+        policies_by_task[name] = read
+    return read
 
 
 def all_of(app: "Celery") -> dict[str, JobPolicy]:
@@ -129,12 +125,12 @@ def missing_lanes(
 
 def _read(
     name: str, option: Any, by_glob: Mapping[str, Mapping[str, Any]]
-) -> tuple[_TaskPolicy, list[Problem]]:
+) -> tuple[KnownPolicy, list[Problem]]:
     options = [settings for glob, settings in by_glob.items() if fnmatchcase(name, glob)][:1]
     if option is not None:
         options.insert(0, option)
     if not options or name.startswith(("celery.", "pgbeat.")):
-        return _TaskPolicy(option, None), []
+        return KnownPolicy(option, None), []
     policy, pins, problems = JobPolicy(), [], []
     batch = None
     for settings in options:
@@ -145,7 +141,7 @@ def _read(
         problems += wrong
     if batch is not None:
         problems += batches.conflicts(policy)
-    return _TaskPolicy(option, policy, bool(pins and pins[0]), batch), problems
+    return KnownPolicy(option, policy, bool(pins and pins[0]), batch), problems
 
 
 def _read_one(

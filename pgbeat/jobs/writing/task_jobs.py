@@ -33,9 +33,8 @@ from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.messages import kept_messages
 from pgbeat.jobs.messages.discarded_messages import end_discarded as end_discarded
 from pgbeat.jobs.messages.envelopes import Envelope
-from pgbeat.jobs.messages.kept_messages import BATCH
 from pgbeat.jobs.policy import batches, pinned_queues, task_policies
-from pgbeat.jobs.policy.batches import Batch
+from pgbeat.jobs.policy.batches import BATCH, Batch
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.jobs.preparing.defaults import backoff
 from pgbeat.jobs.rows import new_jobs
@@ -100,18 +99,19 @@ def send(
     That of the unfinished job, if there is one with the task's unique key. Raises `InvalidJob` for
     an invalid policy, a lane that doesn't exist, or an id that is not a UUID.
     """
-    policy = task_policies.of_task(app, name)
+    known = task_policies.known(app, name)
+    policy = known.policy
     is_job = JOB_HEADER in (options.get("headers") or ())
     if policy is None or is_job or _is_running(options.get("task_id")):
         return sender.send_by_celery(name, args, kwargs, **options)
     task_id = str(options.get("task_id") or uuid4())
     _require_job_id(name, task_id)
-    options = pinned_queues.send_options(app, name, (args, kwargs), options)
+    if known.is_pinned:
+        options = pinned_queues.send_options(app, name, (args, kwargs), options)
     send_options = {**options, "task_id": task_id, "add_to_parent": False}
     if policy.priority is not None and send_options.get("priority") is None:
         send_options["priority"] = policy.priority
-    batch = task_policies.batch_of(app, name)
-    new_job = _task_job(app, policy, batch, any(map(options.get, _AWAITED)))
+    new_job = _task_job(app, policy, known.batch, any(map(options.get, _AWAITED)))
     try:
         result = sender.send(name, args, kwargs, send_options, new_job)
     finally:

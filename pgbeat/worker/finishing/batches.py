@@ -4,6 +4,7 @@ The message of one member comes as any task's. Its run takes along others that w
 (`pgbeat.jobs.flow.batch_members`), and writes in the same transaction that they run.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from datetime import UTC, datetime
@@ -18,7 +19,8 @@ from pgbeat.broker.publishing import payloads
 from pgbeat.database.locks import lock_waits
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.checks.task_checks import refuse_coroutine
-from pgbeat.jobs.flow import batch_members
+from pgbeat.jobs.flow import batch_members, lifecycle
+from pgbeat.jobs.messages import kept_messages
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running.task_exceptions import Cancelled, Failed
 from pgbeat.results.ending import ending_of, running_again
@@ -140,7 +142,8 @@ def _take(task: Any, ending: BatchEnding) -> list[_Other]:
 
 
 def _other(task: Any, job: Job, first: Attempt, batch: BatchEnding) -> _Other:
-    payload = batch_members.payload(job)
+    message = kept_messages.read(job, lifecycle.task_message(job, None), delays=False)
+    payload = json.loads(message.payload)
     headers = payload["headers"]
     args, kwargs, embedded = payloads.call(task.app, payload)
     retries = int(headers.get("retries") or 0)

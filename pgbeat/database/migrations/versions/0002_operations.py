@@ -16,7 +16,7 @@ LOCKS: dict[str, str] = {
     "pgbeat.lanes": "ACCESS EXCLUSIVE",
     "pgbeat.schedules": "ACCESS EXCLUSIVE",
     "pgbeat.templates": "ACCESS EXCLUSIVE",
-    "pgbeat.unfinished_jobs": "SHARE ROW EXCLUSIVE",
+    "pgbeat.unfinished_jobs": "SHARE",
     "pgbeat.webhooks": "ACCESS EXCLUSIVE",
 }
 

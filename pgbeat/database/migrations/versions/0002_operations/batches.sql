@@ -34,17 +34,3 @@ LANGUAGE sql STABLE AS $$
       FROM line l WHERE l.place >= 0
      GROUP BY l.task, l.queue, l.key, l.place / l.size
 $$;
-
--- Wakes beat, which starts the batch.
-CREATE FUNCTION pgbeat.announce_member() RETURNS trigger
-LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pg_notify('pgbeat_schedules', 'jobs');
-    RETURN NULL;
-END
-$$;
-
-CREATE TRIGGER announce_member AFTER INSERT ON pgbeat.unfinished_jobs FOR EACH ROW
-    WHEN (NEW.state = 'pending' AND NEW.dispatched_at IS NULL AND NEW.lane IS NULL
-          AND NEW.message IS NOT NULL)
-    EXECUTE FUNCTION pgbeat.announce_member();

@@ -113,6 +113,7 @@ $$;
 
 -- As before, and for roles without rights on the table: then the job is written by its owner, but
 -- its message with the caller's own rights, since the caller's search path leads to the broker's tables.
+-- Beat is notified of a batch's member, too.
 CREATE OR REPLACE FUNCTION pgbeat.write_job(
     fields json, taken_for interval DEFAULT NULL, payload text DEFAULT NULL,
     message_queue text DEFAULT NULL, message_priority smallint DEFAULT NULL,
@@ -180,7 +181,7 @@ BEGIN
         INSERT INTO kombu_message (payload, priority, expires_at, queue_id, job_id)
         VALUES (payload, least(message_priority, coalesce(target.max_priority, 9)),
                 now() + target.message_ttl * interval '1 ms', target.id, job.id);
-    ELSIF job.state = 'scheduled' AND job.dispatched_at IS NULL THEN
+    ELSIF job.dispatched_at IS NULL AND (job.state = 'scheduled' OR job.message ? 'batch') THEN
         PERFORM pg_notify('pgbeat_schedules', 'jobs');
     END IF;
 END
