@@ -1,0 +1,93 @@
+"""What is attacked: brokers with their settings, and broken builds that must be found."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.brokers import pgmq
+from pgbeat.broker.transport.group_commit import GroupCommit
+from pgbeat.config import postgres_url
+from pgbeat.database.migrations.migrate import upgrade
+
+
+@dataclass(frozen=True)
+class Case:
+    """A broker: the server in the guest with its arguments, and the app's settings."""
+
+    server: tuple[str, ...]
+    #: The broker's URL, in which `{}` stands for the place: a host and a port.
+    url: str
+    #: The transport's options, of the place.
+    options: Callable[[str], dict[str, Any]] = lambda place: {}
+    #: Makes what it needs in a new database.
+    prepare: Callable[[str], object] = lambda place: None
+    #: Whether pgbeat records jobs.
+    has_jobs: bool = False
+
+
+@dataclass(frozen=True)
+class Build:
+    """A broken build: what it changes in the processes outside, and arguments of the server."""
+
+    patch: Callable[[], None] = lambda: None
+    arguments: tuple[str, ...] = ()
+
+
+#: A file: while it is there, publishers publish.
+GATE = "publish"
+#: Files with an id in each line: of publishes that returned, and of tasks that came to their end.
+JOURNALS = ("acknowledged", "executed")
+POSTGRES = "postgresql://postgres@{}/postgres"
+_AMQP = "amqp://guest:guest@{}//"
+#: Seconds after which Redis and PGMQ deliver again what a killed worker had.
+_AGAIN = {"visibility_timeout": 10}
+
+
+def _pgbeat(**options: Any) -> Case:
+    return Case(
+        ("postgres",),
+        f"pgbeat+{POSTGRES}",
+        lambda place: options,
+        lambda place: upgrade(postgres_url(POSTGRES.format(place))),
+        has_jobs=True,
+    )
+
+
+def _redis(fsync: str) -> Case:
+    server = ("redis", "--appendonly", "yes", "--appendfsync", fsync)
+    return Case(server, "redis://{}/0", lambda place: _AGAIN)
+
+
+CASES = {
+    "pgbeat": _pgbeat(),
+    "pgbeat-unflushed": _pgbeat(synchronous_commit="off"),
+    "pgmq": Case(
+        ("postgres",),
+        pgmq.URL,
+        lambda place: pgmq.options(POSTGRES.format(place)) | _AGAIN,
+        lambda place: pgmq.install(POSTGRES.format(place)),
+    ),
+    "redis-always": _redis("always"),
+    "redis-everysec": _redis("everysec"),
+    "rabbitmq": Case(("rabbitmq",), _AMQP, lambda place: {"confirm_publish": True}),
+    "rabbitmq-unconfirmed": Case(("rabbitmq",), _AMQP),
+}
+
+
+def _acknowledge_early() -> None:
+    """Makes a publish return before its commit."""
+    publish: Any = GroupCommit.publish
+    pool = ThreadPoolExecutor(8)
+
+    def early(self: Any, item: Any) -> int:
+        pool.submit(publish, self, item)
+        return 1
+
+    GroupCommit.publish = early  # type: ignore[method-assign]
+
+
+BUILDS = {
+    "acknowledges_early": Build(_acknowledge_early),
+    "fsync_off": Build(arguments=("-c", "fsync=off")),
+}
