@@ -61,6 +61,12 @@ def all_ended(sql: Sql) -> bool:
     return not sql("SELECT FROM pgbeat.unfinished_jobs LIMIT 1")
 
 
+def ends(sql: Sql) -> list[tuple[Any, ...]]:
+    """Waits for the ends of all jobs; returns their argument, state, executions and attempt."""
+    until(lambda: all_ended(sql), 30, "all have ended")
+    return sql("SELECT args ->> 0, state, executions, attempt FROM pgbeat.jobs ORDER BY 1")
+
+
 def test_a_full_batch_starts_at_once(site: Site, sql: Sql) -> None:
     """As one call, whose members are four jobs; the fifth waits for others."""
     site.start("-P", "prefork", "-c", "2")
@@ -103,9 +109,7 @@ def test_each_member_that_failed_is_retried_by_itself(site: Site, sql: Sql) -> N
     with pytest.raises(ValueError, match="always"):
         always.get(timeout=30)
     assert list(map(set, site.batches())) == [ids([fine, once, always]), ids([once, always])]
-    until(lambda: all_ended(sql), 30, "all have ended")
-    rows = sql("SELECT args ->> 0, state, executions, attempt FROM pgbeat.jobs ORDER BY 1")
-    assert rows == [
+    assert ends(sql) == [
         ("always", "failed", 2, 2),
         ("never", "completed", 1, 1),
         ("once", "completed", 2, 2),
@@ -125,9 +129,7 @@ def test_members_end_as_jobs_do(site: Site, sql: Sql, first: str) -> None:
         calls["fail"].get(timeout=30)
     with pytest.raises(TaskRevokedError):
         calls["skip"].get(timeout=30)
-    until(lambda: all_ended(sql), 30, "all have ended")
-    rows = sql("SELECT args ->> 0, state, executions, attempt FROM pgbeat.jobs ORDER BY 1")
-    assert rows == [
+    assert ends(sql) == [
         ("fail", "failed", 1, 1),
         ("fine", "completed", 1, 1),
         ("skip", "skipped", 1, 1),
