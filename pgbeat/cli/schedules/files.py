@@ -24,7 +24,7 @@ from pgbeat.schedules.files.definitions import timetables
 from pgbeat.schedules.files.fields import FieldChange
 from pgbeat.schedules.files.nouns import nouns
 from pgbeat.schedules.files.nouns.comparing import SectionPlan
-from pgbeat.schedules.files.nouns.noun import Section
+from pgbeat.schedules.files.nouns.noun import FileSection
 from pgbeat.schedules.files.plans import Plan, make
 from pgbeat.schedules.files.rows import apply, lock
 
@@ -286,7 +286,7 @@ def _json(file: File, plan: Plan, *, is_applied: bool) -> dict[str, Any]:
         "changes": bool(plan),
         **_json_of(plan),
         **{
-            noun.section: _json_of(plan.sections.get(noun.section, SectionPlan(Section(noun))))
+            noun.section: _json_of(plan.sections.get(noun.section, SectionPlan(FileSection(noun))))
             for noun in nouns()
         },
     }

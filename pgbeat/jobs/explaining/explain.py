@@ -6,7 +6,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from pgbeat.jobs.flow import batch_members, dependencies
-from pgbeat.jobs.flow.batch_members import Waiting
+from pgbeat.jobs.flow.batch_members import WaitingBatch
 from pgbeat.jobs.lanes import concurrency, occupancy, slots
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import waiting as lines
@@ -128,7 +128,7 @@ def _scheduled(connection: Connection, job: Job, now: datetime) -> Whereabouts:
     return Whereabouts(cause, f"has been due for {span(now - job.run_at)}{of}", _WORKERS)
 
 
-def _in_batch(batch: Waiting, now: datetime) -> Whereabouts:
+def _in_batch(batch: WaitingBatch, now: datetime) -> Whereabouts:
     waits = f"waits for its batch, which has {batch.members} of {batch.size} members"
     if batch.members >= batch.size or batch.due_at <= now:
         return Whereabouts("batch", f"{waits}, and starts as soon as a worker has room", _WORKERS)

@@ -51,7 +51,7 @@ def unsent(connection: Connection, job_ids: Collection[str]) -> set[str]:
     return {str(job_id) for job_id in rows}
 
 
-class Waiting(NamedTuple):
+class WaitingBatch(NamedTuple):
     """The members that wait with the same key."""
 
     #: How many they are, and how many start at once.
@@ -64,7 +64,7 @@ class Waiting(NamedTuple):
 _WAITING = text(sql.load("batch_members.sql", "waiting"))
 
 
-def waiting(connection: Connection, job: Job) -> Waiting | None:
+def waiting(connection: Connection, job: Job) -> WaitingBatch | None:
     """Returns with what a job waits for its batch; `None` if it doesn't."""
     batch = (job.message or {}).get(BATCH)
     if batch is None or job.state != "pending" or job.dispatched_at is not None:
@@ -72,4 +72,4 @@ def waiting(connection: Connection, job: Job) -> Waiting | None:
     same = {"namespace": job.namespace, "task": job.task, "queue": job.queue}
     values = {**same, "key": batch["key"], "after": batch["after"]}
     members, due_at = connection.execute(_WAITING, values).one()
-    return None if due_at is None else Waiting(members, batch["size"], due_at)
+    return None if due_at is None else WaitingBatch(members, batch["size"], due_at)

@@ -1,9 +1,8 @@
 """Submits and changes jobs for people and programs, with a function for each verb.
 
 Each takes an open unit of work, makes one guarded transition with the job's message, records it in
-the audit log, and dispatches lanes after the commit. `pgbeat.jobs.checks.permissions` has the
-rules of permission. Locks are taken on the job, then on its group; locked messages are
-skipped.
+the audit log, and dispatches lanes after the commit. `pgbeat.jobs.checks.permissions` says what
+each actor may do. Locks are taken on the job, then on its group; locked messages are skipped.
 """
 
 from collections.abc import Set

@@ -36,7 +36,7 @@ from pgbeat.schedules.files.fields import FIELDS, FileField
 from pgbeat.schedules.files.function_entries import WORDS, FunctionEntry, rest
 from pgbeat.schedules.files.kinds import shown
 from pgbeat.schedules.files.nouns import nouns as all_nouns
-from pgbeat.schedules.files.nouns.noun import Noun, Section
+from pgbeat.schedules.files.nouns.noun import FileNoun, FileSection
 from pgbeat.schedules.model import TIMETABLES
 from pgbeat.suggest import did_you_mean
 
@@ -67,7 +67,7 @@ class File:
     namespace: str | None
     definitions: dict[str, Definition]
     #: What it declares beside schedules, by the key at its top; only what it has a section for.
-    sections: dict[str, Section] = dataclasses.field(default_factory=dict)
+    sections: dict[str, FileSection] = dataclasses.field(default_factory=dict)
     #: Whether it declares schedules; else those that there are stay.
     has_schedules: bool = True
     mistakes: list[Mistake] = dataclasses.field(default_factory=list)
@@ -86,7 +86,7 @@ def read(
     *,
     is_json: bool = False,
     functions: Mapping[str, str] | None = None,
-    nouns: Collection[Noun] | None = None,
+    nouns: Collection[FileNoun] | None = None,
     check: Check = lambda definition: (),
 ) -> File:
     """Returns the file of a text, with its mistakes. `label` names it in messages.
@@ -154,7 +154,9 @@ _MAPPING = "a mapping of names to definitions ({} for none)"
 class _Reader:
     """Reads the definitions of a tree, and notes mistakes."""
 
-    def __init__(self, notes: Notes, functions: Mapping[str, str], nouns: Collection[Noun]) -> None:
+    def __init__(
+        self, notes: Notes, functions: Mapping[str, str], nouns: Collection[FileNoun]
+    ) -> None:
         self._notes, self._functions, self._nouns = notes, functions, nouns
         self._defaults: dict[str, Any] = {}
         self._default_places: dict[str, Place] = {}
@@ -206,8 +208,8 @@ class _Reader:
             )
         return None
 
-    def _section(self, top: dict[str, DocumentNode], noun: Noun) -> Section:
-        section = Section(noun)
+    def _section(self, top: dict[str, DocumentNode], noun: FileNoun) -> FileSection:
+        section = FileSection(noun)
         for name, node, key in self._named(top, noun.section):
             label = f"{noun.name} {name!r}"
             given, places = self._fields(label, node, fields=noun.fields)

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, text
 
 from pgbeat.database import connections, sql
 from pgbeat.webhooks.incidents import model, recovery
-from pgbeat.webhooks.incidents.model import Failure, Incident, Kind
+from pgbeat.webhooks.incidents.model import FailureEvent, Incident, Kind
 
 _COLUMNS = ", ".join(Incident._fields)
 _FAILURES = text(sql.load("incidents.sql", "failures"))
@@ -42,7 +42,7 @@ def take(connection: Connection, namespace: str, *, limit: int = 1000) -> int:
         kind, _, name = row.incident.partition(":")
         key = (row.webhook_id, kind, name)
         before = incidents.get(key) or model.new(row.webhook_id, cast(Kind, kind), name, row.at)
-        failure = Failure(row.event, row.at, row.made_at, row.is_wanted, row.per_incident)
+        failure = FailureEvent(row.event, row.at, row.made_at, row.is_wanted, row.per_incident)
         incidents[key], is_sent = before.after(failure)
         changed[key] = incidents[key]
         if is_sent:

@@ -17,7 +17,7 @@ QUIET = timedelta(minutes=10)
 Kind = Literal["schedule", "task"]
 
 
-class Failure(NamedTuple):
+class FailureEvent(NamedTuple):
     """A failure on its way to a webhook."""
 
     event: str
@@ -49,7 +49,7 @@ class Incident(NamedTuple):
     #: Failures of the same events before that are not sent.
     next_alert_at: datetime
 
-    def after(self, failure: Failure) -> tuple["Incident", bool]:
+    def after(self, failure: FailureEvent) -> tuple["Incident", bool]:
         """Returns it after another failure, and whether that is sent.
 
         A failure is sent when the time has come, or if there was no such event yet.

@@ -18,7 +18,7 @@ from pgbeat.schedules import control as schedules_control
 from pgbeat.webhooks import outbox
 from pgbeat.webhooks.http import post
 from pgbeat.webhooks.incidents import model, recovery
-from pgbeat.webhooks.incidents.model import FIRST, LONGEST, Failure
+from pgbeat.webhooks.incidents.model import FIRST, LONGEST, FailureEvent
 from pgbeat.webhooks.outbox import DeliveryRoom, Outcome
 from tests.support.command_line import Sql
 from tests.support.processes import until
@@ -100,7 +100,7 @@ def test_the_first_failure_is_told_and_then_ever_more_rarely() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     incident, sent = model.new(1, "schedule", "s", at), []
     for minute in range(60 * 48):
-        failure = Failure("job.failed", at + timedelta(minutes=minute), None, True, True)
+        failure = FailureEvent("job.failed", at + timedelta(minutes=minute), None, True, True)
         incident, is_sent = incident.after(failure)
         if is_sent:
             sent.append(minute)

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 
 from pgbeat.schedules.files.nouns.calendars import CALENDARS
 from pgbeat.schedules.files.nouns.lanes import LANES
-from pgbeat.schedules.files.nouns.noun import Noun
+from pgbeat.schedules.files.nouns.noun import FileNoun
 from pgbeat.schedules.files.nouns.templates import TEMPLATES
 from pgbeat.schedules.files.nouns.webhooks import webhooks_in
 
 
-def nouns(environ: Mapping[str, str] | None = None, *, private: bool = False) -> tuple[Noun, ...]:
+def nouns(
+    environ: Mapping[str, str] | None = None, *, private: bool = False
+) -> tuple[FileNoun, ...]:
     """Returns the nouns, each before those that may name it.
 
     `environ` has the variables that webhooks name, by default this process's; with `private`, their

@@ -8,10 +8,10 @@ from pgbeat.database.tables import calendars as table
 from pgbeat.schedules.calendars import control
 from pgbeat.schedules.calendars.definitions import parse
 from pgbeat.schedules.calendars.model import Calendar
-from pgbeat.schedules.files.nouns.noun import Noun, Plain, Stored
+from pgbeat.schedules.files.nouns.noun import FileNoun, Plain, Stored
 
 
-class _Calendars(Noun):
+class _Calendars(FileNoun):
     """Calendars, of which `parse` knows the fields."""
 
     section, name = "calendars", "calendar"

@@ -9,14 +9,14 @@ from sqlalchemy import Connection
 from pgbeat.schedules.files.definitions import Definition
 from pgbeat.schedules.files.documents import Mistake
 from pgbeat.schedules.files.fields import FieldChange, same
-from pgbeat.schedules.files.nouns.noun import OTHER, Noun, Plain, Section, Stored
+from pgbeat.schedules.files.nouns.noun import OTHER, FileNoun, FileSection, Plain, Stored
 
 
 @dataclass
 class SectionPlan:
     """The changes to the rows of a noun, by name. Its words mean the same as those of a `Plan`."""
 
-    section: Section
+    section: FileSection
     added: dict[str, Plain] = field(default_factory=dict)
     changed: dict[str, list[FieldChange]] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class SectionPlan:
 
 
 def compare(
-    connection: Connection, section: Section, namespace: str, *, prune: bool, adopt: bool
+    connection: Connection, section: FileSection, namespace: str, *, prune: bool, adopt: bool
 ) -> SectionPlan:
     """Returns the changes of a section; writes nothing."""
     noun, wanted = section.noun, section.definitions
@@ -73,7 +73,11 @@ def compare(
 
 
 def _compare_row(
-    connection: Connection, noun: Noun, plan: SectionPlan, definition: Definition, stored: Stored
+    connection: Connection,
+    noun: FileNoun,
+    plan: SectionPlan,
+    definition: Definition,
+    stored: Stored,
 ) -> None:
     name, wanted = definition.name, noun.plain(definition.values)
     have = noun.plain(noun.compared(connection, stored, definition.values))
@@ -86,7 +90,9 @@ def _compare_row(
             plan.noted.append(name)
 
 
-def _changes(noun: Noun, have: Plain, wanted: Plain, base: Plain | None) -> Iterator[FieldChange]:
+def _changes(
+    noun: FileNoun, have: Plain, wanted: Plain, base: Plain | None
+) -> Iterator[FieldChange]:
     for name in noun.fields or {**have, **wanted}:
         default = noun.plain_default(name)
         old, new = have.get(name, default), wanted.get(name, default)

@@ -11,7 +11,7 @@ from pgbeat.jobs.lanes.model import Lane
 from pgbeat.jobs.verbs import lane_control
 from pgbeat.schedules.files.fields import FileField
 from pgbeat.schedules.files.kinds import Duration, Json, Text, Whole
-from pgbeat.schedules.files.nouns.noun import Noun, Plain, Stored
+from pgbeat.schedules.files.nouns.noun import FileNoun, Plain, Stored
 
 _LIMIT = Whole(0, 1_000_000)
 _FIELDS = (
@@ -35,7 +35,7 @@ _FIELDS = (
 _BLANK = Lane._make({} if name == "options" else None for name in Lane._fields)
 
 
-class _Lanes(Noun):
+class _Lanes(FileNoun):
     """Lanes. `max_running` is written if nothing else limits the lane, even if it is null."""
 
     section, name = "lanes", "lane"

@@ -26,16 +26,16 @@ class Stored(NamedTuple):
 
 
 @dataclass(slots=True)
-class Section:
+class FileSection:
     """A section of a file."""
 
-    noun: "Noun"
+    noun: "FileNoun"
     definitions: dict[str, Definition] = field(default_factory=dict)
     #: The names of those with mistakes, which have no definition.
     unfit: set[str] = field(default_factory=set)
 
 
-class Noun(ABC):
+class FileNoun(ABC):
     """Knows one noun. `values` are a definition's values by field, all of them."""
 
     #: The key at the top of a file, and one of these things.

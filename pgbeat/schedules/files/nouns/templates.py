@@ -12,13 +12,13 @@ from pgbeat.jobs.verbs import template_control
 from pgbeat.schedules.files.fields import FIELDS, FileField
 from pgbeat.schedules.files.job_policies import canonical
 from pgbeat.schedules.files.kinds import Text
-from pgbeat.schedules.files.nouns.noun import Noun, Plain, Stored
+from pgbeat.schedules.files.nouns.noun import FileNoun, Plain, Stored
 
 _TASK = FileField("task", Text("shop.tasks.backup", 255), "A registered task's name.")
 _SHARED = ("args", "kwargs", "queue", "options", "job_policy", "description")
 
 
-class _Templates(Noun):
+class _Templates(FileNoun):
     """Templates, whose fields mean the same as a schedule's."""
 
     section, name = "templates", "template"

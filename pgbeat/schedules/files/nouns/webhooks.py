@@ -16,7 +16,7 @@ from pgbeat.errors import InvalidJob, Problem, Problems
 from pgbeat.schedules.files.definitions import Definition
 from pgbeat.schedules.files.fields import FileField
 from pgbeat.schedules.files.kinds import Choice, Labels, ListOf, Switch, Text
-from pgbeat.schedules.files.nouns.noun import OTHER, Noun, Plain, Stored
+from pgbeat.schedules.files.nouns.noun import OTHER, FileNoun, Plain, Stored
 from pgbeat.webhooks import control, outbox
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks.formats import FORMATS, WITH_SECRET, is_signed
@@ -48,7 +48,7 @@ _FIELDS = (
 _FILTERS = ("labels", "schedules", "tasks")
 
 
-class _Webhooks(Noun):
+class _Webhooks(FileNoun):
     """Webhooks, whose URLs may lie in a private network if they are `private`."""
 
     section, name = "webhooks", "webhook"
@@ -205,7 +205,7 @@ class _Webhooks(Noun):
         control.remove(unit, name)
 
 
-def webhooks_in(environ: Mapping[str, str], *, private: bool) -> Noun:
+def webhooks_in(environ: Mapping[str, str], *, private: bool) -> FileNoun:
     """Returns webhooks, whose secrets are in the variables of an environment.
 
     With `private`, their URLs may lie in a private network.
