@@ -1,5 +1,6 @@
 """Fixtures: a Postgres for the run, a database for each test, real Celery processes."""
 
+import gc
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -53,6 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests that start processes, before `-m` chooses some."""
     tiers.mark(items)
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector thousands of tests, which stay: a tenth of Python's time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
