@@ -17,6 +17,8 @@ import psycopg
 from psycopg import sql
 from sqlalchemy.engine import URL, make_url
 
+from pgbeat.testing.embedded.places import programs
+
 
 class _Server:
     """A server that runs in a block, for the benchmark alone."""
@@ -256,6 +258,10 @@ class Postgres:
             if backend.name().startswith("postgres"):
                 return int(backend.ppid())
         return None
+
+    def program(self, name: str) -> str:
+        """One of Postgres's programs: the embedded server's, or that in PATH."""
+        return name if self._given else str(programs() / name)
 
     def database(self, name: str) -> str:
         """Creates an empty database and returns its URL (`postgresql://…`)."""

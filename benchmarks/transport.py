@@ -71,10 +71,11 @@ def cases(measure: str, bench: Bench, options: argparse.Namespace) -> Iterator[C
                 lambda contender, waiting=waiting: _backlog(bench, contender, options, waiting),  # type: ignore[misc]
             )
     if measure == "held":
-        for held in HELD:
+        rate = f", {options.rate:g} a second" if options.rate else ""
+        for held in options.holders:
             yield (
                 measure,
-                f"{held}, {options.minutes:g} min, prefork -c 2",
+                f"{held}, {options.minutes:g} min, prefork -c 2{rate}",
                 lambda contender, held=held: _held(bench, contender, options, held),  # type: ignore[misc]
             )
 
@@ -91,7 +92,7 @@ def _held(bench: Bench, contender: Contender, options: argparse.Namespace, held:
     if not isinstance(contender, PostgresBroker):
         return {"note": "n/a"}
     if isinstance(contender, Pgbeat) or options.full:
-        return drain_held(bench, contender, held, 60 * options.minutes)
+        return drain_held(bench, contender, held, 60 * options.minutes, options.rate)
     return {"note": "--full"}
 
 
@@ -108,8 +109,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         ("--patience", float, 30.0, "seconds in which an ended worker's tasks must come back"),
         ("--backlog", int, 1_000_000, "messages that wait behind those drained"),
         ("--minutes", float, 1.0, "that a transaction is held open"),
+        ("--rate", float, 0.0, "messages a second meanwhile; 0: as fast as they are worked off"),
     ):
         parser.add_argument(flag, type=kind, default=default, help=f"{words}; {default:,g}")
+    parser.add_argument(
+        "--holders",
+        type=lambda names: names.split(","),
+        default=list(HELD),
+        metavar="NAMES",
+        help=f"what is held open, of {','.join(HELD)}",
+    )
     parser.add_argument("--full", action="store_true", help="peers in backlog and held, too")
     return parser.parse_args(arguments)
 

@@ -127,6 +127,10 @@ class PostgresBroker(Contender):
     def version(self) -> str:
         return str(self._server.settings["server_version"])
 
+    def program(self, name: str) -> str:
+        """One of the server's programs, such as pg_dump."""
+        return str(self._server.program(name))
+
     def reset(self) -> None:
         self._server.database(self._database)
 

@@ -4,9 +4,11 @@ Dead rows can't be removed in that time, whatever autovacuum does; a queue's tab
 dead rows. Reports of the nightly kind and forgotten sessions do that to every database.
 """
 
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Event, Thread
 
 from beats.measures import Figures
 from beats.processes import ProcessError
@@ -15,45 +17,59 @@ from usage import Usage
 from brokers.contenders import PostgresBroker
 from brokers.measures import PREFORK, Bench, Crew, micros
 
+_SNAPSHOT = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "SELECT count(*) FROM pg_class")
 #: What is held open: statements of its session.
 HELD: dict[str, tuple[str, ...]] = {
     "nothing": (),
-    "a read-only snapshot": (
-        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-        "SELECT count(*) FROM pg_class",
-    ),
+    "a read-only snapshot": _SNAPSHOT,
+    "a snapshot and pg_dump": _SNAPSHOT,
     "a writing transaction": (
         "BEGIN ISOLATION LEVEL REPEATABLE READ",
         "SELECT txid_current()",
         "CREATE TABLE bench_held AS SELECT 1 AS held",
     ),
 }
-#: Messages that wait: filled up to the upper number when below the lower one.
+#: Messages that wait in a window: filled up to the upper number when below the lower one.
 WAITING = (2_500, 5_000)
-#: The windows that are compared, in seconds, at most.
-WINDOW = 20.0
+#: The windows in which a full queue is drained: how many seconds, at most, and how many there are.
+WINDOW, WINDOWS = 20.0, 7
+#: Seconds between two additions of messages at a steady rate.
+STEP = 0.1
 
 
-def drain_held(bench: Bench, contender: PostgresBroker, held: str, seconds: float) -> Figures:
+def drain_held(
+    bench: Bench, contender: PostgresBroker, held: str, seconds: float, rate: float
+) -> Figures:
     """Returns a busy worker's no-ops a second, and the CPU time of each.
 
-    Measures when something has just been opened, and at the end of the time that it is held.
+    Measures when something has just been opened, and then in even distances until the end of the
+    time that it is held. Between these windows messages come at a rate, or always, if it is 0.
     """
-    window = min(WINDOW, seconds / 3)
+    windows = WINDOWS if seconds >= 2 * WINDOWS * WINDOW else 2
+    length = min(WINDOW, seconds / 3)
+    pause = (seconds - windows * length) / (windows - 1)
     bench.fill(contender, WAITING[1])
     with bench.workers(contender, *PREFORK) as crew:
         crew.wait_for_first()
         supply = Supply(contender, crew)
-        with _open(contender, HELD[held]):
-            first = supply.measure(window)
-            supply.keep_up(seconds - 2 * window)
-            last = supply.measure(window)
+        with _open(contender, HELD[held]), _dumped(contender, dumps="pg_dump" in held):
+            measured = [supply.measure(length)]
+            for _ in range(windows - 1):
+                if rate:
+                    supply.feed(pause, rate)
+                else:
+                    supply.keep_up(pause)
+                measured.append(supply.measure(length))
+    first, last = measured[0], measured[-1]
     kept = 100 * last["per_s"] / first["per_s"] if first["per_s"] else 0.0
     return {
         "seconds": seconds,
-        "window_s": window,
+        "window_s": length,
+        "windows": measured,
         "first": first,
         "last": last,
+        "least_per_s": min(window["per_s"] for window in measured),
+        "most_waited_ms": supply.most_waited * 1000,
         "kept_percent": kept,
     }
 
@@ -65,6 +81,8 @@ class Supply:
         self._contender = contender
         self._crew = crew
         self._filled = WAITING[1]
+        #: At a steady rate, the longest that a worker was behind, in seconds.
+        self.most_waited = 0.0
 
     def keep_up(self, seconds: float) -> None:
         """Fills the queue up whenever it gets low, for a time."""
@@ -74,17 +92,34 @@ class Supply:
             if self._crew.wait(self._filled - low, min(0.2, left)):
                 if self._crew.executions.count() >= self._filled:
                     raise ProcessError("the worker ran out of messages")
-                self._contender.copy(high - low)
-                self._filled += high - low
+                self._fill(high - low)
+
+    def feed(self, seconds: float, rate: float) -> None:
+        """Adds messages at a steady rate, a second, for a time."""
+        begun, added = time.monotonic(), 0
+        while (passed := time.monotonic() - begun) < seconds:
+            if due := int(passed * rate) - added:
+                self._fill(due)
+                added += due
+                behind = self._filled - self._crew.executions.count() - due
+                if passed > 10:  # by then it has worked off what the last window left
+                    self.most_waited = max(self.most_waited, behind / rate)
+            time.sleep(STEP)
 
     def measure(self, seconds: float) -> Figures:
-        """The same, and what the crew did in that time."""
+        """Drains a full queue for a time, and returns what the crew did."""
+        self._fill(max(WAITING[1] - (self._filled - self._crew.executions.count()), 0))
         worker, server = self._crew.usage(), Usage(self._contender.spec.server)
         before, begun = self._crew.executions.count(), time.monotonic()
         self.keep_up(seconds)
         spent = {"worker_us": worker.seconds(), "server_us": server.seconds()}
         count, took = self._crew.executions.count() - before, time.monotonic() - begun
-        return {"per_s": count / took, **micros(spent, count)}
+        return {"filled": self._filled, "per_s": count / took, **micros(spent, count)}
+
+    def _fill(self, count: int) -> None:
+        if count:
+            self._contender.copy(count)
+            self._filled += count
 
 
 @contextmanager
@@ -98,3 +133,24 @@ def _open(contender: PostgresBroker, statements: tuple[str, ...]) -> Iterator[No
         finally:
             if statements:
                 connection.execute("ROLLBACK")
+
+
+@contextmanager
+def _dumped(contender: PostgresBroker, *, dumps: bool) -> Iterator[None]:
+    """Dumps the database again and again, if asked to."""
+    done = Event()
+    argv = [str(contender.program("pg_dump")), "--file=/dev/null", contender.url]
+    dumping = Thread(target=_dump, args=(argv, done), daemon=True)
+    if dumps:
+        dumping.start()
+    try:
+        yield
+    finally:
+        done.set()
+    if dumps:
+        dumping.join()
+
+
+def _dump(argv: Sequence[str], done: Event) -> None:
+    while not done.wait(1):
+        subprocess.run(argv, check=True)

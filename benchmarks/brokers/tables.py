@@ -56,7 +56,9 @@ TABLES: dict[str, tuple[str, list[Row]]] = {
         [
             Row("tasks/s, first seconds", "first.per_s", "more"),
             Row("tasks/s, last seconds", "last.per_s", "more"),
+            Row("tasks/s, slowest window", "least_per_s", "more"),
             Row("kept, %", "kept_percent", "more"),
+            Row("at a steady rate, most behind, ms", "most_waited_ms"),
             Row("worker CPU, µs a task, first seconds", "first.worker_us"),
             Row("worker CPU, µs a task, last seconds", "last.worker_us"),
             Row("server CPU, µs a task, first seconds", "first.server_us"),
