@@ -1,6 +1,7 @@
 """`pgbeat web` as a process."""
 
 import contextlib
+import os
 import re
 import signal
 import socket
@@ -89,7 +90,9 @@ def test_a_terminal_shows_a_link_that_signs_in_once(processes: Processes) -> Non
     for location in ("/", "/login?failed=1&next=%2F"):
         answer = httpx.post(f"{link}login", data={"token": code}, timeout=30)
         assert answer.headers["location"] == location
-    process.terminate()
+    [server] = _children(process.pid)  # started by nohup, it would outlive its terminal
+    os.kill(server, signal.SIGTERM)
+    assert process.wait(20) == 0
 
 
 @pytest.mark.slow
@@ -99,8 +102,6 @@ def test_several_processes_share_the_port(processes: Processes) -> None:
     until(lambda: _answers(link))
     assert httpx.get(f"{link}scheduler/status", timeout=30).status_code == 200
     [one, two] = _children(process.pid)
-    import os
-
     os.kill(one, signal.SIGKILL)
     until(lambda: len(_children(process.pid)) == 2 and one not in _children(process.pid))
     until(lambda: _answers(link))
