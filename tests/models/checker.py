@@ -3,10 +3,11 @@
 from collections import deque
 from typing import NamedTuple
 
-from tests.models.postgres import Model, State
+from tests.models.postgres import Model
 
 #: What fails where each of several processes waits for another's lock.
 DEADLOCK = "nobody waits for ever"
+Key = tuple[int, ...]
 
 
 class Verdict(NamedTuple):
@@ -26,38 +27,36 @@ def check(model: Model, only: str | None = None) -> Verdict:
     With `only`, looks for a state that breaks this invariant, whatever becomes of the others.
     """
     start = model.start()
-    before: dict[State, tuple[State, str] | None] = {start: None}
+    before: dict[Key, tuple[Key, str] | None] = {start.key: None}
     todo = deque([start])
     transitions = 0
     names: set[str] = set()
 
-    def verdict(broken: str | None, state: State) -> Verdict:
-        return Verdict(len(before), transitions, broken, _trace(before, state), frozenset(names))
+    def verdict(broken: str | None, key: Key) -> Verdict:
+        return Verdict(len(before), transitions, broken, _trace(before, key), frozenset(names))
 
     while todo:
         state = todo.popleft()
-        view = model.view(state)
+        key = state.key
         moves, is_stuck = model.moves(state)
-        held = dict(model.always)
-        if all(move.is_fault for move in moves):
-            held |= model.at_rest
         failed = [DEADLOCK] if is_stuck else []
-        failed += [name for name, holds in held.items() if not holds(view)]
+        failed += model.failed(state, is_at_rest=all(move.is_fault for move in moves))
         broken = next((name for name in failed if only in (None, name)), None)
         if broken is not None:
-            return verdict(broken, state)
-        for move in moves:
-            transitions += 1
-            names |= {move.name} if move.name else set()
-            if move.state not in before:
-                before[move.state] = (state, move.label)
-                todo.append(move.state)
-    return verdict(None, start)
+            return verdict(broken, key)
+        transitions += len(moves)
+        for label, after, name, _ in moves:
+            if name:
+                names.add(name)
+            if after.key not in before:
+                before[after.key] = (key, label)
+                todo.append(after)
+    return verdict(None, start.key)
 
 
-def _trace(before: dict[State, tuple[State, str] | None], state: State) -> list[str]:
+def _trace(before: dict[Key, tuple[Key, str] | None], key: Key) -> list[str]:
     trace: list[str] = []
-    while (step := before[state]) is not None:
-        state, label = step
+    while (step := before[key]) is not None:
+        key, label = step
         trace.append(label)
     return trace[::-1]

@@ -13,8 +13,9 @@ the process learns of it (`Lost`) at its next statement. The answer to a commit 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+T = TypeVar("T")
 Value = Any
 Rows = tuple[tuple[str, Value], ...]
 
@@ -106,11 +107,19 @@ class Process(NamedTuple):
 
 
 class State(NamedTuple):
+    """All that is there. Its parts are known to the model, which compares them by identity."""
+
     rows: Rows
     memory: Rows
     processes: tuple[tuple[str, Process], ...]
     #: How many may still happen.
     faults: int
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Equal for equal states."""
+        rows, memory, processes, faults = self
+        return (id(rows), id(memory), faults, *map(id, processes))
 
 
 class Move(NamedTuple):
@@ -157,37 +166,66 @@ class Model:
     #: What is left of the memory of those that were killed.
     forget: Callable[[dict[str, Value], tuple[str, ...]], None] = lambda memory, names: None
     _next: dict[tuple[Value, ...], Any] = field(default_factory=dict)
+    _known: dict[Any, Any] = field(default_factory=dict)
+    #: What was found out, by the ids of the known values that it depends on.
+    _found: dict[tuple[int, ...], Any] = field(default_factory=dict)
+
+    def known(self, value: T) -> T:
+        """Returns the one object that stands for all that are equal to the value."""
+        return self._known.setdefault(value, value)  # type: ignore[no-any-return]
 
     def start(self) -> State:
-        processes = tuple((name, self._settle(p)) for name, p in self.processes.items())
-        return State(_frozen(self.rows), _frozen(self.memory), processes, self.faults)
+        processes = ((name, self._settle(p)) for name, p in self.processes.items())
+        rows, memory = self._frozen(self.rows), self._frozen(self.memory)
+        return State(rows, memory, tuple(map(self.known, processes)), self.faults)
 
-    def view(self, state: State) -> View:
-        rows = dict(state.rows)
-        return View(rows, rows, dict(state.memory), alive=_alive(state))
+    def failed(self, state: State, *, is_at_rest: bool) -> list[str]:
+        """Returns the invariants that don't hold."""
+        key = (id(state.rows), id(state.memory), self._held(state), is_at_rest)
+        if key not in self._found:
+            rows = dict(state.rows)
+            view = View(rows, rows, dict(state.memory), alive=_alive(state))
+            invariants = {**self.always, **(self.at_rest if is_at_rest else {})}
+            self._found[key] = [name for name, holds in invariants.items() if not holds(view)]
+        return self._found[key]  # type: ignore[no-any-return]
 
     def moves(self, state: State) -> tuple[list[Move], bool]:
         """Returns what may happen next, and whether processes wait for each other's row locks."""
         moves: list[Move] = []
         waits = False
-        for name, process in state.processes:
-            statement = self._statement(process)
-            if statement is None:
-                continue
-            if process.is_lost and not statement.is_local:
-                told = self._answered(process._replace(is_lost=False), Lost)
-                moves.append(
-                    Move(f"{name}: learns that its session is lost", _with(state, name, told))
-                )
-                continue
-            own = list(self._execute(state, name, process, statement))
-            moves += own
-            is_idle = statement.when is not None and process.snapshot is None
-            waits = waits or not (own or is_idle or not statement.locks)
+        sees = (id(state.rows), id(state.memory), self._held(state), state.faults > 0)
+        for place, process in enumerate(state.processes):
+            key = (*sees, place, id(process))
+            if key not in self._found:
+                self._found[key] = self._own_moves(state, *process)
+            own, has_to_wait = self._found[key]
+            # They may have been found where other processes were elsewhere in their programs.
+            before, after = state.processes[:place], state.processes[place + 1 :]
+            for label, (rows, memory, processes, _), name, is_fault in own:
+                processes = (*before, processes[place], *after)
+                changed = State(rows, memory, processes, state.faults - is_fault)
+                moves.append(Move(label, changed, name, is_fault))
+            waits = waits or has_to_wait
         is_stuck = waits and not moves
         if state.faults:
             moves += self._faults(state)
         return moves, is_stuck
+
+    def _held(self, state: State) -> int:
+        """Returns the same for the same locks of all sessions."""
+        return id(self.known(tuple([(p.locks, p.advisory) for _, p in state.processes])))
+
+    def _own_moves(self, state: State, name: str, process: Process) -> tuple[list[Move], bool]:
+        """Returns what a process may do next, and whether it waits for a row lock."""
+        statement = self._statement(process)
+        if statement is None:
+            return [], False
+        if process.is_lost and not statement.is_local:
+            told = self._with(state, name, self._answered(process._replace(is_lost=False), Lost))
+            return [Move(f"{name}: learns that its session is lost", told)], False
+        own = list(self._execute(state, name, process, statement))
+        is_idle = statement.when is not None and process.snapshot is None
+        return own, not (own or is_idle or not statement.locks)
 
     def _execute(
         self, state: State, name: str, process: Process, statement: Statement
@@ -207,7 +245,7 @@ class Model:
         if statement.locks:
             if callable(statement.locks) and process.snapshot is None:
                 begun = process._replace(snapshot=state.rows)
-                yield Move(f"{label} … begins", _with(state, name, begun), statement.name)
+                yield Move(f"{label} … begins", self._with(state, name, begun), statement.name)
                 return
             others = _locks_of_others(state, name)
             wanted = set(statement.locks(view) if callable(statement.locks) else statement.locks)
@@ -233,21 +271,23 @@ class Model:
         written = {key for key in view.writes if key not in own}
         assert all(_is_free(key, others, is_shared=False) for key in written), (label, written)
         locks |= {(key, False) for key in written}
-        after = state._replace(memory=_frozen(view.memory))
+        after = state._replace(memory=self._frozen(view.memory))
         session = process._replace(
-            writes=_frozen(view.writes),
+            writes=self._frozen(view.writes),
             locks=locks,
             advisory=process.advisory | statement.advisory,
             snapshot=None,
         )
         if statement.commits:
             rows = {**dict(state.rows), **view.writes}
-            after = after._replace(rows=_frozen({k: v for k, v in rows.items() if v is not None}))
+            after = after._replace(
+                rows=self._frozen({k: v for k, v in rows.items() if v is not None})
+            )
             session = session._replace(writes=(), locks=frozenset())
-        yield Move(label, _with(after, name, self._answered(session, answer)), statement.name)
+        yield Move(label, self._with(after, name, self._answered(session, answer)), statement.name)
         if statement.commits and view.writes and state.faults and name in self.cuts:
             told = self._answered(process.without_session(is_lost=False), Lost)
-            unheard = _with(after, name, told)._replace(faults=state.faults - 1)
+            unheard = self._with(after, name, told)._replace(faults=state.faults - 1)
             yield Move(f"{label} … and the answer is lost", unheard, is_fault=True)
 
     def _faults(self, state: State) -> Iterator[Move]:
@@ -257,14 +297,23 @@ class Model:
             p = processes.get(name)
             if p and (p.writes or p.locks or p.advisory or p.snapshot is not None):
                 cut = p.without_session(is_lost=True)
-                yield Move(f"{name}: its session is cut", _with(after, name, cut), is_fault=True)
+                yield Move(
+                    f"{name}: its session is cut", self._with(after, name, cut), is_fault=True
+                )
         for names in self.kills:
             if all(name in processes for name in names):
                 memory = dict(state.memory)
                 self.forget(memory, names)
-                left = tuple((n, p) for n, p in state.processes if n not in names)
-                killed = after._replace(processes=left, memory=_frozen(memory))
+                left = tuple(own for own in state.processes if own[0] not in names)
+                killed = after._replace(processes=left, memory=self._frozen(memory))
                 yield Move(f"{' and '.join(names)}: killed", killed, is_fault=True)
+
+    def _frozen(self, items: Mapping[str, Value]) -> Rows:
+        return self.known(tuple(sorted(items.items())))
+
+    def _with(self, state: State, name: str, process: Process) -> State:
+        own = self.known((name, process))
+        return state._replace(processes=tuple(own if p[0] == name else p for p in state.processes))
 
     # ----- programs
 
@@ -303,18 +352,8 @@ class Model:
         return statement
 
 
-def _frozen(items: Mapping[str, Value]) -> Rows:
-    return tuple(sorted(items.items()))
-
-
 def _alive(state: State) -> frozenset[str]:
     return frozenset().union(*(process.advisory for _, process in state.processes))
-
-
-def _with(state: State, name: str, process: Process) -> State:
-    return state._replace(
-        processes=tuple((n, process if n == name else p) for n, p in state.processes)
-    )
 
 
 def _locks_of_others(state: State, name: str) -> set[tuple[str, bool]]:
