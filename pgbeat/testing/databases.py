@@ -93,6 +93,7 @@ class Databases:
         migrate.upgrade(url)
         with connections.engine(url, "tests").begin() as connection:
             TransactionPublisher(Celery(set_as_current=False)).prepare(connection)
+            self._catalog = _catalog(connections.driver(connection))  # its copies have the same
 
     @contextmanager
     def lent(self) -> Iterator[str]:
@@ -106,7 +107,8 @@ class Databases:
             is_as_made = _catalog(connection) == catalog
             if is_as_made:
                 connection.execute(_EMPTY)
-                catalog = _catalog(connection)  # truncating a table changes it
+                if connection.execute("SHOW pgbeat.has_truncated").fetchone() == ("true",):
+                    catalog = _catalog(connection)
         if is_as_made:
             self._idle.append((name, catalog))
         else:
@@ -123,9 +125,8 @@ class Databases:
 
         Postgres itself looks ten times a second only, and most sessions are just being closed.
         """
-        self._admin.execute(_TERMINATE, [name])
         deadline = time.monotonic() + 5
-        while self._admin.execute(_SESSION, [name]).fetchone() and time.monotonic() < deadline:
+        while self._admin.execute(_TERMINATE, [name]).fetchone() and time.monotonic() < deadline:
             time.sleep(0.001)
 
     def _make(self, name: str) -> _Catalog:
@@ -136,8 +137,7 @@ class Databases:
             self._admin.execute(f'ALTER DATABASE "{idle}" RENAME TO "{name}"')
             return catalog
         self._admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{self._template}"')
-        with psycopg.connect(in_database(self._server, name)) as connection:
-            return _catalog(connection)
+        return self._catalog
 
 
 def _catalog(connection: psycopg.Connection[Any]) -> _Catalog:
@@ -154,6 +154,5 @@ def in_database(dsn: str, name: str) -> str:
 
 
 _TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
-_SESSION = "SELECT pid FROM pg_stat_activity WHERE datname = %s LIMIT 1"
 _CATALOG = sql.load("databases.sql", "catalog")
 _EMPTY = sql.load("databases.sql", "empty")

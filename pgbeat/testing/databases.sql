@@ -3,7 +3,8 @@
 -- name: catalog
 SELECT count(*), max(xmin::text::bigint) FROM pg_class
  WHERE relnamespace NOT IN (SELECT oid FROM pg_namespace WHERE nspname LIKE 'pg\_%')
-UNION ALL SELECT count(*), max(xmin::text::bigint) FROM pg_attribute WHERE attrelid >= 16384
+UNION ALL SELECT count(*), max(xmin::text::bigint) FROM pg_attribute
+ WHERE attrelid >= 16384 AND attnum > 0
 UNION ALL SELECT count(*), max(xmin::text::bigint) FROM pg_proc WHERE oid >= 16384
 UNION ALL SELECT count(*), max(xmin::text::bigint) FROM pg_trigger
 UNION ALL SELECT count(*), max(xmin::text::bigint) FROM pg_constraint
@@ -19,30 +20,32 @@ UNION ALL SELECT count(*), max(xmin::text::bigint) FROM pg_db_role_setting
 DO $$
 DECLARE
     name         text;
-    has_rows     boolean;
     is_untouched boolean;
     is_deleting  boolean := current_setting('is_superuser')::boolean;
-    used         text[] := '{}';
+    truncated    text[] := '{}';
+    size         text    := 'pg_relation_size(oid)';
 BEGIN
-    FOR name, is_untouched IN
-        SELECT c.oid::regclass, reltuples < 0 AND pg_relation_size(c.oid) <= 65536 FROM pg_class c
+    IF is_deleting THEN
+        SET LOCAL session_replication_role = replica;
+        size := '(pg_stat_file(pg_relation_filepath(oid))).size';  -- opens no table
+    END IF;
+    FOR name, is_untouched IN EXECUTE format($query$
+        SELECT oid::regclass, reltuples < 0 AND %1$s <= 65536 FROM pg_class
          WHERE relkind = 'r' AND oid >= 16384 AND relname NOT IN ('migrations', 'partitions')
-               AND (reltuples >= 0 OR pg_relation_size(c.oid) > 0) LOOP
-        EXECUTE format('SELECT EXISTS (SELECT FROM %s)', name) INTO has_rows;
-        IF has_rows OR NOT is_untouched THEN
-            used := used || name;
-            is_deleting := is_deleting AND is_untouched;
+               AND (reltuples >= 0 OR %1$s > 0)$query$, size) LOOP
+        IF is_deleting AND is_untouched THEN
+            EXECUTE 'DELETE FROM ' || name;
+        ELSE
+            truncated := truncated || name;
         END IF;
     END LOOP;
     IF is_deleting THEN
-        SET LOCAL session_replication_role = replica;
-        FOREACH name IN ARRAY used LOOP
-            EXECUTE 'DELETE FROM ' || name;
-        END LOOP;
         SET LOCAL session_replication_role = origin;
-    ELSIF cardinality(used) > 0 THEN
-        EXECUTE 'TRUNCATE ' || array_to_string(used, ', ') || ' CASCADE';
     END IF;
+    IF truncated <> '{}' THEN
+        EXECUTE 'TRUNCATE ' || array_to_string(truncated, ', ') || ' CASCADE';
+    END IF;
+    PERFORM set_config('pgbeat.has_truncated', (truncated <> '{}')::text, false);
     PERFORM setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S';
     INSERT INTO kombu_queue (name) VALUES ('celery');
 END
