@@ -160,7 +160,7 @@ def test_direct_says_why_there_is_no_slot(lane_jobs: Lanes) -> None:
 def test_direct_says_what_the_task_raised_after_what_it_printed(lane_jobs: Lanes) -> None:
     lane_jobs.lane(max_running=1)
 
-    @lane_jobs.app.task(name="tests.speak")
+    @lane_jobs.app.task(name="tests.speak", shared=False)
     def speak() -> None:
         print("first")
         raise ValueError("second")

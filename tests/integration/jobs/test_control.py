@@ -427,7 +427,7 @@ def test_submit_where_the_broker_is_elsewhere(database: str, engine: Engine) -> 
 def test_submit_in_a_task_makes_its_child_and_nobody_elses(app: Celery, sql: Sql) -> None:
     """What a process keeps for the next message knows nothing of whose the last one was."""
 
-    @app.task(name="jobs.parent")
+    @app.task(name="jobs.parent", shared=False)
     def parent() -> None:
         pgbeat.submit("jobs.add", 1, app=app)
 

@@ -98,8 +98,8 @@ def test_counts_are_those_of_the_newest(
 )
 def test_nobody_finds_by_what_is_masked(text: str, hidden: list[str] | None) -> None:
     app = Celery("x", set_as_current=False)
-    app.task(_work, name="own", pgbeat_redact=["card"])
-    app.task(_work, name="free")
+    app.task(_work, name="own", shared=False, pgbeat_redact=["card"])
+    app.task(_work, name="free", shared=False)
     rules = {"bank.*": ("*",), "shop.*": ("card",), "users[ab].*": ("*",)}
     which = query.parse(text).filter("default", datetime.now(UTC))
     for actor, expected in ((Actor("user:a"), hidden), (Actor("user:b", is_admin=True), None)):
