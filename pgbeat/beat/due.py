@@ -14,6 +14,7 @@ from sqlalchemy import Connection, text
 from pgbeat.beat.evaluation import Decision
 from pgbeat.database import connections, sql
 from pgbeat.database.connections import recordset
+from pgbeat.jobs.flow import batch_members
 from pgbeat.names import NAMESPACE
 from pgbeat.schedules.model import Schedule
 
@@ -29,9 +30,10 @@ class DueSnapshot(NamedTuple):
     has_new: bool
     #: When the next schedule that was disabled by failures is probed; `None` if none is.
     next_probe: datetime | None
-    #: Seconds until a job, a batch, a deadline, a look at freshness or a delivery is due; `None`
-    #: if none is.
+    #: Seconds until a job, a deadline, a look at freshness or a delivery is due; `None` if none.
     maintenance_in: float | None = None
+    #: Whether members of batches wait.
+    has_members: bool = False
 
     @property
     def is_due(self) -> bool:
@@ -44,7 +46,7 @@ class DueSnapshot(NamedTuple):
         return min((moment for moment in (self.next_run, self.next_probe) if moment), default=None)
 
 
-_SNAPSHOT = sql.load("due.sql", "snapshot")
+_SNAPSHOT = sql.load("due.sql", "snapshot", is_member=batch_members.IS_MEMBER)
 
 
 def snapshot(

@@ -17,9 +17,10 @@ SELECT statement_timestamp(),
              WHERE namespace = %(namespace)s AND next_deadline IS NOT NULL),
            (SELECT min(stale_at) FROM pgbeat.schedules
              WHERE namespace = %(namespace)s AND stale_at IS NOT NULL),
-           (SELECT min(due_at) FROM pgbeat.batches_to_start(%(namespace)s)),
            pgbeat.next_delivery(%(namespace)s)
-           ) - statement_timestamp())::float8
+           ) - statement_timestamp())::float8,
+       EXISTS (SELECT FROM pgbeat.unfinished_jobs j
+                WHERE j.namespace = %(namespace)s AND {is_member})
 
 -- name: advance
 UPDATE pgbeat.schedules s

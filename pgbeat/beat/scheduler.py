@@ -386,4 +386,6 @@ class Scheduler(celery.beat.Scheduler):
         self._maintenance.add_lanes(lanes | self._leader.lanes)
         self._leader.lanes.clear()
         is_due = snapshot.maintenance_in is not None and snapshot.maintenance_in <= 0
-        self._maintenance.step(connection, is_due=is_due, is_idle=is_idle)
+        self._maintenance.step(
+            connection, is_due=is_due, is_idle=is_idle, has_members=snapshot.has_members
+        )

@@ -3,10 +3,11 @@
 `python -m tests.support.query_plans benchmarks/plans.md` measures a million jobs, and writes it.
 """
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -212,13 +213,40 @@ def _create(world: World, connection: Connection) -> None:
     assert new_jobs.insert(connection, new) == 100
 
 
+# Half of them share a key.
+_MEMBERS = text(
+    """
+    INSERT INTO pgbeat.jobs (id, task, args, kwargs, job_source, created_by, is_system_job, message)
+    SELECT gen_random_uuid(), 'shop.batch', '[]', '{}', 'user_api', 'test', false,
+           jsonb_build_object('batch', jsonb_build_object(
+               'key', CASE WHEN i % 2 = 0 THEN '7' ELSE CAST(i AS text) END, 'size', 100,
+               'after', 3600), 'payload', repeat('x', 1000))
+      FROM generate_series(1, 20000) AS i
+    """
+)
+
+
+def _start_batch(world: World, connection: Connection) -> None:
+    with suppress(_UndoneError), connections.transaction(connection):
+        connection.execute(_MEMBERS)
+        starter = batch_members.BatchStarter("default")
+        while not (started := starter.start(connection)):
+            assert starter.look_at < math.inf
+        _, others = batch_members.take(connection, str(started[0].id))
+        assert len(others) == 99
+        raise _UndoneError
+
+
+class _UndoneError(Exception):
+    """Rolls back what a query needs."""
+
+
 QUERIES: dict[str, Query] = {
     "beat: what is due next": Query(lambda w, c: due.snapshot(c)),
     "beat: schedules' unfinished jobs": Query(lambda w, c: jobs.unfinished(c, range(1, 100))),
     "beat: 100 jobs are made": Query(_create),
     "beat: 50 unique keys": Query(_keys),
     "beat: jobs whose time has come": Query(_take_due),
-    "beat: batches that start": Query(lambda w, c: batch_members.to_start(c, "default")),
     "beat: lanes in which somebody waits": Query(lambda w, c: lanes.to_dispatch(c, "default")),
     "beat: groups in which nothing moves": Query(lambda w, c: progress.stuck(c, "default")),
     "beat: what the dead left": Query(
@@ -283,6 +311,7 @@ QUERIES: dict[str, Query] = {
     "scrape: jobs by state": Query(lambda w, c: gauges.jobs(c, "default"), 110_000, 60_000),
     "scrape: lanes": Query(lambda w, c: gauges.lanes(c, "default"), 60_000, 60_000),
     "scrape: deliveries": Query(lambda w, c: gauges.webhooks(c, "default"), 60_000, 60_000),
+    "beat, worker: a batch starts among 20,000 members": Query(_start_batch, pages=250_000),
 }
 
 

@@ -18,12 +18,14 @@ from pgbeat.database import connections
 from pgbeat.database.locks import batches, lock_waits
 from pgbeat.database.locks.lock_waits import Postponed
 from pgbeat.errors import BrokerUnavailable
-from pgbeat.jobs.flow import batch_members, dependencies, dispatch, lifecycle
+from pgbeat.jobs.flow import dependencies, dispatch, lifecycle
+from pgbeat.jobs.flow.batch_members import BatchStarter
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.messages.queue_routes import route_of
 from pgbeat.jobs.rescuing import rescue
+from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.states import deadlines
 from pgbeat.jobs.states import due as due_jobs
 from pgbeat.results import expiry
@@ -57,6 +59,7 @@ class LeaderMaintenance:
         )
         self._overlooked = dependencies.Overlooked(settings.namespace)
         self._deliverer = Deliverer(settings)
+        self._batches, self._has_members = BatchStarter(settings.namespace), False
         #: When to dispatch which lane (`time.monotonic()`).
         self._lanes: dict[tuple[str, str], float] = {}
         #: Those of them in which to look at all keys, which takes long if these are many.
@@ -70,11 +73,13 @@ class LeaderMaintenance:
         own_rooms = (room[:2] for room in changed if room.namespace == self._settings.namespace)
         self._lanes.update(dict.fromkeys(own_rooms, 0.0))
 
-    def step(self, connection: Connection, *, is_due: bool, is_idle: bool) -> None:
+    def step(
+        self, connection: Connection, *, is_due: bool, is_idle: bool, has_members: bool = False
+    ) -> None:
         """Does the maintenance that is due.
 
         `is_due`: a job, a deadline, a look at freshness or a delivery is due. `is_idle`: there is
-        time for the rest.
+        time for the rest. `has_members`: members of batches wait.
         """
         now, namespace = time.monotonic(), self._settings.namespace
         if is_due:
@@ -85,6 +90,9 @@ class LeaderMaintenance:
             self._try("the jobs that are due", lambda: self._dispatch_due(connection))
             self._try("late jobs", lambda: deadlines.mark_late(connection, namespace))
             self._try("stale schedules", lambda: freshness.look(connection, namespace))
+        self._has_members = has_members
+        if has_members:
+            self._try("batches", lambda: self._start_batches(connection))
         if now >= self._rescue_at:
             self._rescue_at = now + self._settings.lock_interval
             self._try("rescuing lost executions", lambda: self._rescue(connection))
@@ -124,6 +132,8 @@ class LeaderMaintenance:
         if now < self._away_until:
             return self._away_until - now
         times = [at - now for at in (*self._lanes.values(), self._rescue_at, self._prune_at)]
+        if self._has_members:
+            times.append(max(self._batches.look_at - now, self._postponed.wake_in() or 0.0))
         if maintenance_in is not None:
             times.append(max(maintenance_in, self._postponed.wake_in() or _BUSY))
         return max(0.0, min(times))
@@ -131,6 +141,7 @@ class LeaderMaintenance:
     def forget(self) -> None:
         """Forgets all timers, so that everything is checked when this beat leads again."""
         self._deliverer.pause()
+        self._batches.forget()
         self._lanes.clear()
         self._postponed.clear()
         self._rescue_at = self._groups_at = 0.0
@@ -166,15 +177,19 @@ class LeaderMaintenance:
             if ids is not None:
                 lock_waits.briefly(connection)
             due = due_jobs.take(connection, self._settings.namespace, ids=ids)
-            if ids is None:
-                due += batch_members.to_start(connection, self._settings.namespace)
-            failed = lifecycle.publish(
-                connection, self._publisher, [job for job in due if job.dispatched_at]
-            )
-            changed = lifecycle.follow(connection, self._publisher, failed)
+            changed = self._send(connection, [job for job in due if job.dispatched_at])
         self.add_lanes(
             changed | {Room(job.namespace, job.lane) for job in due if job.lane is not None}
         )
+
+    def _start_batches(self, connection: Connection) -> None:
+        with connections.transaction(connection):
+            changed = self._send(connection, self._batches.start(connection))
+        self.add_lanes(changed)
+
+    def _send(self, connection: Connection, jobs: Sequence[Job]) -> set[Room]:
+        failed = lifecycle.publish(connection, self._publisher, jobs)
+        return lifecycle.follow(connection, self._publisher, failed)
 
     def _rescue(self, connection: Connection) -> None:
         self.add_lanes(rescue.rescue(connection, self._publisher, self._settings))

@@ -6,6 +6,8 @@ that one takes along others that wait. So a member belongs to no batch before it
 to one that waits, or to the one whose message is on its way, concerns no other.
 """
 
+import math
+import time
 from collections.abc import Collection
 from datetime import datetime
 from typing import NamedTuple
@@ -16,30 +18,76 @@ from pgbeat.database import sql
 from pgbeat.jobs.policy.batches import BATCH
 from pgbeat.jobs.rows.model import COLUMNS, Job
 
-_TO_START, _TAKE, _OWN = (
+#: Members that one look reads, unless their batches are larger than a fourth of that.
+PAGE = 2000
+#: Seconds between two looks while there are more members, or one is locked.
+_PAUSE = 0.1
+#: What tells in SQL that a job `j` is a member which waits, or whose message is on its way.
+IS_MEMBER = sql.load("batch_members.sql", "is_member")
+
+_PAGE, _START, _TAKE, _OWN = (
     text(sql.load("batch_members.sql", name, columns=COLUMNS))
-    for name in ("to_start", "take", "own")
+    for name in ("page", "start", "take", "own")
 )
+_FIRST = {"task": "", "queue": "", "key": ""}
 
 
-def to_start(connection: Connection, namespace: str, *, limit: int = 500) -> list[Job]:
-    """Returns a member of each batch that starts now, to be published."""
-    rows = connection.execute(_TO_START, {"namespace": namespace, "limit": limit})
-    return [Job(*row) for row in rows]
+class BatchStarter:
+    """Starts the batches of a namespace. Each look reads a page of their members, in turn."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins with the first page again."""
+        #: The last key that was read, the largest batch that was seen, and the next to start.
+        self._after, self._largest, self._soonest = _FIRST, 0, math.inf
+        #: When to look again, though no member comes (`time.monotonic()`).
+        self.look_at = 0.0
+
+    def start(self, connection: Connection) -> list[Job]:
+        """Returns a member of each batch of the page that starts now, to be published."""
+        limit = max(PAGE, 4 * self._largest)
+        values = {"namespace": self._namespace, **self._after, "limit": limit}
+        page = connection.execute(_PAGE, values).one()
+        rows = connection.execute(_START, {"ids": page.ids}).all() if page.ids else ()
+        now = time.monotonic()
+        if page.seconds is not None:
+            self._soonest = min(self._soonest, now + page.seconds)
+        if len(rows) < len(page.ids or ()):
+            self._soonest = now + _PAUSE
+        self._largest = max(self._largest, page.size or 0)
+        if page.task is None:  # that was the last page
+            self.look_at, self._after, self._soonest = self._soonest, _FIRST, math.inf
+        else:
+            self.look_at = now + _PAUSE
+            self._after = {"task": page.task, "queue": page.queue, "key": page.key}
+        return [Job(*row) for row in rows]
 
 
-def take(connection: Connection, job_id: str) -> tuple[Job | None, list[Job]]:
+def take(
+    connection: Connection, job_id: str, *, most: int | None = None
+) -> tuple[Job | None, list[Job]]:
     """Locks a job and the members that run together with it, and returns it and them, in order.
 
-    The job is `None`, and has no others, if it was not sent as a member. Waits for its lock alone.
+    They are as many as the job was sent with, or `most` if that is less. The job is `None`, and has
+    no others, if it was not sent as a member. Waits for its lock alone.
     """
     row = connection.execute(_OWN, {"id": job_id}).one_or_none()
     if row is None:
         return None, []
     own = Job(*row)
-    batch = (own.message or {})[BATCH]
-    values = {"id": job_id, "limit": int(batch["size"]) - 1}
+    size = int((own.message or {})[BATCH]["size"])
+    limit = (size if most is None else min(size, most)) - 1
+    values = {**_alike(own), "id": job_id, "limit": limit}
     return own, [Job(*row) for row in connection.execute(_TAKE, values)]
+
+
+def _alike(job: Job) -> dict[str, str]:
+    """Returns what the members of a job's batch share."""
+    key = str((job.message or {})[BATCH]["key"])
+    return {"namespace": job.namespace, "task": job.task, "queue": job.queue or "", "key": key}
 
 
 _UNSENT = text(sql.load("batch_members.sql", "unsent"))
@@ -69,7 +117,6 @@ def waiting(connection: Connection, job: Job) -> WaitingBatch | None:
     batch = (job.message or {}).get(BATCH)
     if batch is None or job.state != "pending" or job.dispatched_at is not None:
         return None
-    same = {"namespace": job.namespace, "task": job.task, "queue": job.queue}
-    values = {**same, "key": batch["key"], "after": batch["after"]}
+    values = {**_alike(job), "after": batch["after"]}
     members, due_at = connection.execute(_WAITING, values).one()
     return None if due_at is None else WaitingBatch(members, batch["size"], due_at)

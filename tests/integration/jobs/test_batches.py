@@ -1,5 +1,6 @@
 """Batches: how members are written and wait, which batches start, and what is refused."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from pgbeat.database import connections
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.explaining import explain
 from pgbeat.jobs.flow import batch_members
+from pgbeat.jobs.flow.batch_members import BatchStarter
 from pgbeat.jobs.policy import task_policies
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.states import due
@@ -49,7 +51,7 @@ def nothing(members: list[pgbeat.Member]) -> None:
 def started(connection: Connection) -> list[str]:
     """Returns the jobs whose messages are sent now."""
     connection.exec_driver_sql("COMMIT AND CHAIN")
-    ids = [str(job.id) for job in batch_members.to_start(connection, "default")]
+    ids = [str(job.id) for job in BatchStarter("default").start(connection)]
     connection.exec_driver_sql("COMMIT AND CHAIN")
     return ids
 
@@ -108,8 +110,10 @@ def test_a_member_that_has_waited_starts_its_batch(
 ) -> None:
     """The beat knows when. A higher priority goes first."""
     ids = calls(app, "three", 2)
-    snapshot = beat_due.snapshot(connection)
-    assert snapshot.maintenance_in is not None and 3500 < snapshot.maintenance_in <= 3600
+    assert beat_due.snapshot(connection).has_members
+    starter = BatchStarter("default")
+    assert starter.start(connection) == []
+    assert 3500 < starter.look_at - time.monotonic() <= 3600
     age(sql, ids[0])
     sql("UPDATE pgbeat.jobs SET priority = 1 WHERE id = %s", ids[1])
     assert started(connection) == [ids[1]]
@@ -129,6 +133,32 @@ def test_a_member_for_later_waits_for_its_time_first(
     [job] = due.take(connection, "default")
     assert (job.state, job.dispatched_at) == ("pending", None)
     assert len(started(connection)) == 1
+
+
+def test_a_look_reads_a_page(
+    app: Celery, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others have their turn, and no batch is cut where a page ends."""
+    monkeypatch.setattr(batch_members, "PAGE", 7)
+    for shop in range(5):
+        calls(app, "by_shop", 2, kwargs={"shop": shop})
+    full = {ids[0] for shop in "xyz" if (ids := calls(app, "by_shop", 6, kwargs={"shop": shop}))}
+    starter = BatchStarter("default")
+    looks, found = 0, set[str]()
+    while not looks or starter.look_at - time.monotonic() < 60:
+        found |= {str(job.id) for job in starter.start(connection)}
+        connection.exec_driver_sql("COMMIT AND CHAIN")
+        looks += 1
+    assert full <= found and len(found) == 6 and looks > 3
+    assert starter.start(connection) == []
+
+
+def test_the_size_is_the_smaller_one(app: Celery, connection: Connection) -> None:
+    """That of the task that sent it, or of the one that runs it."""
+    calls(app, "three", 3)
+    [first] = started(connection)
+    _, others = batch_members.take(connection, first, most=2)
+    assert len(others) == 1
 
 
 def test_where_a_member_is(app: Celery, connection: Connection) -> None:
