@@ -15,10 +15,11 @@ from pgbeat.database import sql
 from pgbeat.database.tables import jobs
 from pgbeat.jobs.rows.model import COLUMNS, Job, of_known
 
-# Back to where it was: its lane's line, its group's, the broker, or until its time.
+# Back to where it was: its lane's line, its batch's, its group's, the broker, or until its time.
 _BACK = """
            state = CASE WHEN run_at > now() THEN 'scheduled' ELSE 'pending' END,
-           dispatched_at = CASE WHEN lane IS NULL AND NOT is_blocked THEN now() END
+           dispatched_at = CASE WHEN lane IS NULL AND NOT is_blocked
+                                     AND NOT coalesce(message ? 'batch', false) THEN now() END
 """
 
 
@@ -38,7 +39,8 @@ def _guarded(changes: str, state: str, also: str = "true") -> TextClause:
 _PAUSE = _guarded(
     """
     state = 'paused', dispatched_at = NULL,
-    message = coalesce(CAST(CAST(:message AS text) AS jsonb), message)
+    message = coalesce(CAST(CAST(:message AS text) AS jsonb) || jsonb_strip_nulls(
+                           jsonb_build_object('batch', message -> 'batch')), message)
     """,
     "state IN ('pending', 'scheduled')",
 )

@@ -15,6 +15,7 @@ from pgbeat.jobs.checks import user_limits
 from pgbeat.jobs.checks.permissions import require_admin
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.policy import policies as job_policies
+from pgbeat.jobs.policy.batches import BATCH
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.states import transitions
@@ -98,6 +99,9 @@ def _columns(connection: Connection, job: Job, values: Mapping[str, Any]) -> dic
     columns = _times(connection, changes)
     if "lane" in changes:
         name = columns["lane"] = changes.pop("lane")
+        if name is not None and BATCH in (job.message or ()):
+            message = "lane: a member of a batch waits for its batch, and for nothing else"
+            raise InvalidJob.of("lane", "conflict", message)
         if name is not None and not lanes.load(connection, {name}, namespace=job.namespace):
             error = missing(connection, "lane", name, namespace=job.namespace)
             raise InvalidJob.of("lane", "unknown", str(error))

@@ -200,7 +200,7 @@ def proceed(connection: Connection, publisher: Publisher, job: Job) -> tuple[Job
     failed = []
     if job.dispatched_at is not None:
         failed = lifecycle.publish(connection, publisher, [job])
-    elif job.state == "scheduled":
+    else:
         submissions.announce(connection, [job])
     lanes = lifecycle.follow(connection, publisher, failed)
     if failed:

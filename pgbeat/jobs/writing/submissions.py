@@ -24,6 +24,7 @@ from pgbeat.jobs.flow import dependencies, dispatch, lifecycle
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.messages import canvas
+from pgbeat.jobs.policy.batches import BATCH
 from pgbeat.jobs.preparing import prepare
 from pgbeat.jobs.preparing.prepare import PreparedJob
 from pgbeat.jobs.rows import model as jobs
@@ -218,8 +219,9 @@ _NOTIFY = text("SELECT pg_notify(:channel, 'jobs')").bindparams(channel=channels
 
 
 def announce(connection: Connection, batch: Iterable[Job]) -> None:
-    """Notifies the leading beat, after the commit, if it must dispatch a job at its time."""
-    if any(job.state == "scheduled" and not job.is_dispatched for job in batch):
+    """Notifies the leading beat, after the commit, if it must dispatch a job."""
+    waiting = (job for job in batch if not job.is_dispatched)
+    if any(job.state == "scheduled" or BATCH in (job.message or ()) for job in waiting):
         connection.execute(_NOTIFY)
 
 

@@ -14,13 +14,14 @@ from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.explaining import explain
-from pgbeat.jobs.flow import batch_members
+from pgbeat.jobs.flow import batch_members, lifecycle
 from pgbeat.jobs.flow.batch_members import BatchStarter
 from pgbeat.jobs.policy import task_policies
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.states import due
+from pgbeat.jobs.verbs import changes, control
 from pgbeat.worker.finishing import endings
-from tests.support.jobs import opened_app
+from tests.support.jobs import JobControl, opened_app
 from tests.support.problems import raises
 from tests.support.rows import Sql
 
@@ -159,6 +160,32 @@ def test_the_size_is_the_smaller_one(app: Celery, connection: Connection) -> Non
     [first] = started(connection)
     _, others = batch_members.take(connection, first, most=2)
     assert len(others) == 1
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_member_that_was_paused_waits_again(
+    app: Celery, connection: Connection, job_control: JobControl, is_sent: bool
+) -> None:
+    """For its batch, as it did before."""
+    ids = calls(app, "three", 3 if is_sent else 2)
+    if is_sent:
+        [job] = started(connection)
+        lifecycle.publish(connection, job_control.publisher, [jobs.get(connection, job)])
+        connection.exec_driver_sql("COMMIT AND CHAIN")
+        ids = [job]
+    before = jobs.get(connection, ids[0])
+    assert job_control.do(control.pause, before).state == "paused"
+    resumed = job_control.do(control.resume, before)
+    assert (resumed.state, resumed.dispatched_at) == ("pending", None)
+    assert (resumed.message or {})["batch"] == (before.message or {})["batch"]
+    assert len(started(connection)) == int(is_sent)
+
+
+def test_a_member_gets_no_lane(app: Celery, job_control: JobControl) -> None:
+    """It would wait for two things."""
+    [job] = calls(app, "three", 1)
+    with raises(InvalidJob, ("lane", "conflict")):
+        job_control.do(changes.update, jobs.get(job_control.connection, job), values={"lane": "a"})
 
 
 def test_where_a_member_is(app: Celery, connection: Connection) -> None:
