@@ -5,6 +5,7 @@
 It is an option of the task itself, as its function must take the list.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, MutableMapping, Sequence
 from datetime import timedelta
@@ -19,6 +20,8 @@ from pgbeat.jobs.policy.policies import JobPolicy
 SIZE, AFTER, BY = "batch", "batch_after", "batch_by"
 #: What a job's row says of its batch, beside the message that it keeps.
 BATCH = "batch"
+#: Characters of a key that is kept as it is.
+_LONGEST = 200
 
 
 class Batch(NamedTuple):
@@ -42,8 +45,17 @@ def is_batch(task: Any) -> bool:
     return isinstance(option, Mapping) and option.get(SIZE) is not None
 
 
+def size_of(task: Any) -> int | None:
+    """Returns how many calls of a task its function takes; `None` if that can't be read."""
+    value = getattr(task, OPTION, {}).get(SIZE)
+    return value if isinstance(value, int) else None
+
+
 def place(batch: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
-    """Returns what a job's row says of its batch: its key, and what `Batch.as_json` said."""
+    """Returns what a job's row says of its batch: its key, and what `Batch.as_json` said.
+
+    Raises `InvalidJob` if the key is an argument of a call whose arguments are not JSON.
+    """
     return {"key": _key(batch["by"], args, kwargs), "size": batch["size"], "after": batch["after"]}
 
 
@@ -51,12 +63,17 @@ def _key(by: str | None, args: Any, kwargs: Any) -> str:
     """Returns the value that the members share; those without the argument share `null`."""
     if by is None:
         return ""
+    if args is None or kwargs is None:
+        message = f"{BY}: is {by!r}, and the arguments of the call are not JSON"
+        raise InvalidJob.of(BY, "malformed", message)
     where, _, name = by.partition(".")
     if where == "kwargs":
-        value = None if kwargs is None else kwargs.get(name)
+        value = kwargs.get(name)
     else:
-        value = args[int(name)] if args is not None and int(name) < len(args) else None
-    return json.dumps(value, sort_keys=True)
+        value = args[int(name)] if int(name) < len(args) else None
+    key = json.dumps(value, sort_keys=True)
+    # It is in an index.
+    return key if len(key) <= _LONGEST else hashlib.sha256(key.encode()).hexdigest()
 
 
 def take(keys: MutableMapping[str, Any]) -> tuple[Batch | None, list[Problem]]:

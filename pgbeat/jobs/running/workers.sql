@@ -54,7 +54,7 @@ SELECT EXISTS (
 -- Members of batches whose first member runs no more: the process died, and the worker lives.
 -- name: forsaken
 SELECT m.id FROM pgbeat.running_executions m JOIN pgbeat.unfinished_jobs u ON u.id = m.job_id
- WHERE m.metadata ? 'batch' AND u.state = 'running' AND u.dispatched_at IS NULL
+ WHERE m.metadata #>> '{batch,id}' <> m.id::text AND u.state = 'running' AND u.dispatched_at IS NULL
    AND NOT EXISTS (SELECT FROM pgbeat.running_executions f
                     WHERE f.id::text = m.metadata #>> '{batch,id}')
 

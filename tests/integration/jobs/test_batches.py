@@ -162,6 +162,16 @@ def test_the_size_is_the_smaller_one(app: Celery, connection: Connection) -> Non
     assert len(others) == 1
 
 
+def test_keys_of_any_length(app: Celery, connection: Connection) -> None:
+    """What is too long for an index is hashed; what is not JSON can't be a key."""
+    for ending in ("a", "a", "b", "a"):
+        shop = "".join(map(str, range(3000))) + ending
+        calls(app, "by_shop", 1, kwargs={"shop": shop})
+    assert len(started(connection)) == 1
+    with raises(InvalidJob, ("batch_by", "malformed")):
+        app.tasks["by_shop"].apply_async(kwargs={"shop": {1}}, serializer="pickle")
+
+
 @pytest.mark.parametrize("is_sent", [False, True])
 def test_a_member_that_was_paused_waits_again(
     app: Celery, connection: Connection, job_control: JobControl, is_sent: bool
