@@ -46,7 +46,9 @@ class DueSnapshot(NamedTuple):
         return min((moment for moment in (self.next_run, self.next_probe) if moment), default=None)
 
 
-_SNAPSHOT = sql.load("due.sql", "snapshot", is_member=batch_members.IS_MEMBER)
+_SNAPSHOT = sql.load(
+    "due.sql", "snapshot", is_member=batch_members.IS_MEMBER, own=batch_members.NAMESPACE
+)
 
 
 def snapshot(

@@ -20,7 +20,7 @@ SELECT statement_timestamp(),
            pgbeat.next_delivery(%(namespace)s)
            ) - statement_timestamp())::float8,
        EXISTS (SELECT FROM pgbeat.unfinished_jobs j
-                WHERE j.namespace = %(namespace)s AND {is_member})
+                WHERE {own} = %(namespace)s AND {is_member})
 
 -- name: advance
 UPDATE pgbeat.schedules s

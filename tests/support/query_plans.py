@@ -3,7 +3,6 @@
 `python -m tests.support.query_plans benchmarks/plans.md` measures a million jobs, and writes it.
 """
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -219,9 +218,9 @@ _MEMBERS = text(
     INSERT INTO pgbeat.jobs (id, task, args, kwargs, job_source, created_by, is_system_job, message)
     SELECT gen_random_uuid(), 'shop.batch', '[]', '{}', 'user_api', 'test', false,
            jsonb_build_object('batch', jsonb_build_object(
-               'key', CASE WHEN i % 2 = 0 THEN '7' ELSE CAST(i AS text) END, 'size', 100,
+               'key', CASE WHEN i % 2 = 0 THEN '' ELSE CAST(i AS text) END, 'size', 100,
                'after', 3600), 'payload', repeat('x', 1000))
-      FROM generate_series(1, 20000) AS i
+      FROM generate_series(1, 6000) AS i
     """
 )
 
@@ -229,9 +228,7 @@ _MEMBERS = text(
 def _start_batch(world: World, connection: Connection) -> None:
     with suppress(_UndoneError), connections.transaction(connection):
         connection.execute(_MEMBERS)
-        starter = batch_members.BatchStarter("default")
-        while not (started := starter.start(connection)):
-            assert starter.look_at < math.inf
+        started = batch_members.BatchStarter("default").start(connection)
         _, others = batch_members.take(connection, str(started[0].id))
         assert len(others) == 99
         raise _UndoneError
@@ -311,7 +308,7 @@ QUERIES: dict[str, Query] = {
     "scrape: jobs by state": Query(lambda w, c: gauges.jobs(c, "default"), 110_000, 60_000),
     "scrape: lanes": Query(lambda w, c: gauges.lanes(c, "default"), 60_000, 60_000),
     "scrape: deliveries": Query(lambda w, c: gauges.webhooks(c, "default"), 60_000, 60_000),
-    "beat, worker: a batch starts among 20,000 members": Query(_start_batch, pages=250_000),
+    "beat, worker: a batch starts among 6,000 members": Query(_start_batch, pages=200_000),
 }
 
 

@@ -22,8 +22,10 @@ from pgbeat.jobs.rows.model import COLUMNS, Job
 PAGE = 2000
 #: Seconds between two looks while there are more members, or one is locked.
 _PAUSE = 0.1
-#: What tells in SQL that a job `j` is a member which waits, or whose message is on its way.
+#: What tells in SQL that a job `j` is a member which waits, or whose message is on its way, and
+#: its namespace.
 IS_MEMBER = sql.load("batch_members.sql", "is_member")
+NAMESPACE = sql.load("batch_members.sql", "namespace")
 
 _PAGE, _START, _TAKE, _OWN = (
     text(sql.load("batch_members.sql", name, columns=COLUMNS))

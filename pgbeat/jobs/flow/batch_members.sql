@@ -1,6 +1,8 @@
 -- As the index `unfinished_jobs_of_batch` has them.
 -- name: is_member
 j.message ? 'batch' AND CASE WHEN j.state = 'pending' THEN NOT j.is_blocked ELSE false END
+-- name: namespace
+j.namespace || ''
 -- name: queue
 coalesce(j.queue, '')
 -- name: shared
@@ -10,7 +12,7 @@ coalesce(j.run_at, j.created_at)
 
 -- The members that wait with the same key.
 -- name: waits
-j.namespace = :namespace AND j.task = :task AND {queue} = :queue AND {shared} = :key
+{namespace} = :namespace AND j.task = :task AND {queue} = :queue AND {shared} = :key
    AND {is_member} AND j.dispatched_at IS NULL
 
 -- Looks at the next page of members, each key's in its line. Returns the first in line of each batch that
@@ -24,7 +26,7 @@ WITH page AS MATERIALIZED (
            j.dispatched_at, (j.message #>> '{batch,size}')::bigint AS own_size,
            (j.message #>> '{batch,after}')::float8 * interval '1 second' AS after
       FROM pgbeat.unfinished_jobs j
-     WHERE j.namespace = :namespace AND {is_member}
+     WHERE {namespace} = :namespace AND {is_member}
        AND (j.task, {queue}, {shared}) > (:task, :queue, :key)
      ORDER BY j.task, {queue}, {shared}, j.priority DESC, {since}, j.id LIMIT :limit),
 members AS (
@@ -59,7 +61,8 @@ WITH due AS (
      WHERE id = ANY (CAST(:ids AS uuid[]))
        AND CASE WHEN state = 'pending' THEN dispatched_at IS NULL ELSE false END
        FOR UPDATE SKIP LOCKED)
-UPDATE pgbeat.unfinished_jobs j SET dispatched_at = now() FROM due WHERE j.id = due.id
+UPDATE pgbeat.unfinished_jobs j SET dispatched_at = now()
+ WHERE j.id = ANY (ARRAY(SELECT id FROM due))
 RETURNING {columns}
 
 -- The first in line. What another run takes at this moment is locked.

@@ -4,8 +4,9 @@
 -- its run takes the others along (pgbeat/jobs/flow/batch_members.sql).
 
 -- Has the members that wait, and those whose messages are on their way, in the order in which they run.
--- CASE keeps the state from choosing an index of all jobs that are pending.
+-- CASE keeps the state, and the empty text the namespace, from choosing another index, while the statistics
+-- know of no members.
 CREATE INDEX unfinished_jobs_of_batch ON pgbeat.unfinished_jobs
-    (namespace, task, (coalesce(queue, '')), (message #>> '{batch,key}'), priority DESC,
+    ((namespace || ''), task, (coalesce(queue, '')), (message #>> '{batch,key}'), priority DESC,
      (coalesce(run_at, created_at)), id)
     WHERE message ? 'batch' AND CASE WHEN state = 'pending' THEN NOT is_blocked ELSE false END;
