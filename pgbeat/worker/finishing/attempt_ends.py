@@ -88,7 +88,7 @@ def _conclude_error(attempt: Attempt, error: BaseException | None, state: str) -
         attempt.result, attempt.traceback = str(error), None
         attempt.end("snoozed", "scheduled")
     elif state == "RETRY":
-        attempt.runs_in = _seconds(getattr(error, "when", None))
+        attempt.runs_in = seconds(getattr(error, "when", None))
         cause = error.exc if isinstance(error, Retry) and error.exc is not None else error
         attempt.error = attempts.error_text(cause) if isinstance(cause, BaseException) else "retry"
         attempt.end("failed", "scheduled")
@@ -105,7 +105,7 @@ def _conclude_error(attempt: Attempt, error: BaseException | None, state: str) -
         attempt.end("failed")
 
 
-def _seconds(when: Any) -> float | None:
+def seconds(when: Any) -> float | None:
     """Returns the seconds until Celery's retry: it says them, or the moment."""
     if isinstance(when, datetime):
         moment = when if when.tzinfo is not None else when.replace(tzinfo=UTC)

@@ -14,6 +14,7 @@ from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running.task_exceptions import Snooze
 from pgbeat.results.ending import Claim, EndRecorder, TaskEnding
 from pgbeat.results.store import Joined
+from pgbeat.worker.finishing import attempt_ends
 from pgbeat.worker.recording import process_recorder
 from pgbeat.worker.recording.attempts import Attempt
 
@@ -70,10 +71,19 @@ class _Kept(TaskEnding):
         if isinstance(error, Retry) and not self._held and self.job is not None:
             attempt, kept = self.recorded.attempt, self.job.message or {}
             retries = attempt.retry_attempt + (not isinstance(error, Snooze))
+            self.recorded.raised(error, None)
             attempt.message = kept_messages.tried_again(kept, retries)
-            attempt.runs_in = float(error.when or 0)
-        self.recorded.raised(error, None)
+            attempt.runs_in = attempt_ends.seconds(error.when) or 0.0
+        else:
+            self.recorded.raised(error, None)
         self._commit(lambda: None)
+
+    def _acknowledges_failures(self) -> bool:
+        return True
+
+    def _calls_errbacks(self) -> bool:
+        """Returns false: those that Celery calls in this process wait for the batch's commit."""
+        return False
 
 
 class BatchEnding(_Kept):
@@ -130,7 +140,8 @@ class BatchEnding(_Kept):
         super()._leave()
         if not self._has_committed:
             super().give_up()
-        left, self._running = list(self._running.values()), {}
+        # Celery leaves the end of a member that raised `Reject` to its signal.
+        left, self._running = [run for run in self._running.values() if run.ended is None], {}
         if not self._has_committed:
             left += self.recorded.others
             self._members, self.recorded.others = [], []

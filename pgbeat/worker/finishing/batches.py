@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from celery.app.trace import trace_task
+from celery.exceptions import Retry
 
 from pgbeat.broker.publishing import payloads
 from pgbeat.database.locks import lock_waits
@@ -21,6 +22,7 @@ from pgbeat.errors import InvalidJob
 from pgbeat.jobs.checks.task_checks import refuse_coroutine
 from pgbeat.jobs.flow import batch_members, lifecycle
 from pgbeat.jobs.messages import kept_messages
+from pgbeat.jobs.policy.batches import size_of
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running.task_exceptions import Cancelled, Failed
 from pgbeat.results.ending import ending_of, running_again
@@ -82,15 +84,15 @@ def prepare(task: Any) -> None:
         own = Member(str(request.id), args, kwargs, int(request.retries or 0) + 1)
         ending = ending_of(request)
         taken = _take(task, ending) if isinstance(ending, BatchEnding) else []
-        others = [other for other in taken if not other.has_expired]
+        others = [other for other in taken if other.refusal is None]
         first, *rest = _call(task, run, [own, *(other.member for other in others)])
         if isinstance(ending, BatchEnding):
             ending.has_completed = any(error is None for _, error in (first, *rest))
         for other, outcome in zip(others, rest, strict=True):
             _end(task, other, *outcome)
         for other in taken:
-            if other.has_expired:
-                _end(task, other, None, Cancelled("expired"))
+            if other.refusal is not None:
+                _end(task, other, None, other.refusal)
         value, error = first
         if error is not None:
             raise error
@@ -98,8 +100,54 @@ def prepare(task: Any) -> None:
 
     setattr(run_batch, _PREPARED, True)
     task.run = run_batch
-    # A batch that was not committed must be delivered again.
-    task.acks_late = task.reject_on_worker_lost = True
+    # A batch that was not committed is delivered again; one is, though its first member failed.
+    task.acks_late = task.reject_on_worker_lost = task.acks_on_failure_or_timeout = True
+    task.acks_on_failure = task.acks_on_timeout = None  # of Celery 5.7
+
+
+def set_up(task: Any) -> None:
+    """Replaces the methods by which a worker's task sends itself again, or another one instead.
+
+    `retry` raises for all members, each of which counts its own attempts. A submitted job runs
+    alone, and has the task's own.
+    """
+    retry = task.retry
+
+    @wraps(retry)
+    def retry_members(
+        args: Any = None,
+        kwargs: Any = None,
+        exc: Any = None,
+        throw: bool = True,
+        eta: datetime | None = None,
+        countdown: float | None = None,
+        max_retries: int | None = None,
+        **options: Any,
+    ) -> Any:
+        ending = ending_of(task.request)
+        if ending is None or not ending.keeps_message:
+            return retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
+        delay = task.default_retry_delay if countdown is None else countdown
+        again = _MembersRetry(exc=exc, when=eta or delay)
+        again.most = task.max_retries if max_retries is None else max_retries
+        if throw:
+            raise again
+        return again
+
+    def refuse(sig: Any) -> None:
+        raise InvalidJob.of(
+            "replace",
+            "conflict",
+            f"task {task.name!r} runs in batches, and can't be replaced: send the other task",
+        )
+
+    task.retry, task.on_replace = retry_members, refuse
+
+
+class _MembersRetry(Retry):  # type: ignore[misc,unused-ignore]
+    """Runs members again, each up to `most` times."""
+
+    most: int | None = None
 
 
 class _Other(NamedTuple):
@@ -111,7 +159,8 @@ class _Other(NamedTuple):
     batch: BatchEnding
     #: As Celery would give them to the task.
     request: dict[str, Any]
-    has_expired: bool
+    #: Why it does not run: it has expired, or what it was called with can't be read here.
+    refusal: Exception | None
 
 
 def _take(task: Any, ending: BatchEnding) -> list[_Other]:
@@ -122,7 +171,7 @@ def _take(task: Any, ending: BatchEnding) -> list[_Other]:
 
     def take(working: Joined) -> tuple[Job | None, list[_Other]]:
         lock_waits.limit_waiting(working.connection, _LOCK_PATIENCE)
-        own, jobs = batch_members.take(working.connection, attempt.job_id)
+        own, jobs = batch_members.take(working.connection, attempt.job_id, most=size_of(task))
         others = [_other(task, job, attempt, ending) for job in jobs]
         running = [attempt, *(other.attempt for other in others)]
         for run in running:
@@ -145,7 +194,13 @@ def _other(task: Any, job: Job, first: Attempt, batch: BatchEnding) -> _Other:
     message = kept_messages.read(job, lifecycle.task_message(job, None), delays=False)
     payload = json.loads(message.payload)
     headers = payload["headers"]
-    args, kwargs, embedded = payloads.call(task.app, payload)
+    refusal: Exception | None = None
+    if _is_past(headers.get("expires")):
+        refusal = Cancelled("expired")
+    try:
+        args, kwargs, embedded = payloads.call(task.app, payload)
+    except Exception as error:
+        args, kwargs, embedded, refusal = (), {}, {}, refusal or error
     retries = int(headers.get("retries") or 0)
     attempt = Attempt(str(job.id), first.worker, retries, True, None)
     own = task.request
@@ -162,7 +217,7 @@ def _other(task: Any, job: Job, first: Attempt, batch: BatchEnding) -> _Other:
         ATTEMPT: attempt,
     }
     member = Member(str(job.id), args, kwargs, retries + 1)
-    return _Other(job, member, attempt, batch, request, _is_past(headers.get("expires")))
+    return _Other(job, member, attempt, batch, request, refusal)
 
 
 def _is_past(moment: str | None) -> bool:
@@ -177,7 +232,16 @@ _Outcome = tuple[Any, Exception | None]
 
 
 def _call(task: Any, run: Callable[..., Any], members: list[Member]) -> list[_Outcome]:
-    """Calls the function, and returns for each member a value, or an error."""
+    """Calls the function, and returns for each member a value, or an error.
+
+    Raises `Cancelled` if the function was interrupted since somebody cancelled the first member:
+    the others wait again.
+    """
+    outcomes = _outcomes(task, run, members)
+    return [_limited(task, *pair) for pair in zip(members, outcomes, strict=True)]
+
+
+def _outcomes(task: Any, run: Callable[..., Any], members: list[Member]) -> list[_Outcome]:
     count = len(members)
     try:
         value = run(members)
@@ -190,7 +254,20 @@ def _call(task: Any, run: Callable[..., Any], members: list[Member]) -> list[_Ou
         except ValueError as error:
             return [(None, error)] * count
     except Exception as error:
+        attempt: Attempt | None = getattr(task.request, ATTEMPT, None)
+        if isinstance(error, Cancelled) and attempt is not None and attempt.cancel_asked:
+            raise
         return [(None, error)] * count
+
+
+def _limited(task: Any, member: Member, outcome: _Outcome) -> _Outcome:
+    """Returns the outcome of a member: if it was retried as often as it may be, a failure."""
+    value, error = outcome
+    if isinstance(error, _MembersRetry) and error.most is not None and member.attempt > error.most:
+        error = error.exc or task.MaxRetriesExceededError(
+            f"Can't retry {task.name}[{member.id}] args:{member.args} kwargs:{member.kwargs}"
+        )
+    return value, error
 
 
 def _values(task: Any, value: Any, count: int) -> list[_Outcome]:
@@ -219,7 +296,7 @@ def _parts(task: Any, failed: Failed, count: int) -> list[_Outcome]:
 def _end(task: Any, other: _Other, value: Any, error: Exception | None) -> None:
     """Lets Celery end a member as if it had run by itself."""
     request = {**other.request, BATCH_RUN: BatchRun(other.job, other.batch, value, error)}
-    member = other.member
+    member, traceback = other.member, getattr(error, "__traceback__", None)
     # Celery takes the first request of a task for the one that it traces.
     first = task.request_stack.pop()
     try:
@@ -229,3 +306,5 @@ def _end(task: Any, other: _Other, value: Any, error: Exception | None) -> None:
         )
     finally:
         task.request_stack.push(first)
+        if error is not None:  # others may have it, too: their tracebacks must not grow with each
+            error.__traceback__ = traceback

@@ -37,6 +37,8 @@ def set_up(app: Celery) -> None:
         policy_retries.requeue_unsent(task)
         if not name.startswith("celery."):
             replacements.follow(task)
+            if is_batch(task):
+                batches.set_up(task)
             steps = _steps(is_retried=name in retried, is_ending=name in ending)
             _replace(task, steps, is_always=ending.get(name))
 

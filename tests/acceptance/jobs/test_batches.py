@@ -117,7 +117,7 @@ def test_each_member_that_failed_is_retried_by_itself(site: Site, sql: Sql) -> N
     assert sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
 
 
-@pytest.mark.parametrize("first", ["snooze", "skip", "fine"])
+@pytest.mark.parametrize("first", ["snooze", "skip", "fine", "fail"])
 def test_members_end_as_jobs_do(site: Site, sql: Sql, first: str) -> None:
     """One is skipped, one snoozes, one fails, whichever of them was sent."""
     site.start("-P", "prefork", "-c", "1")
@@ -155,11 +155,61 @@ def test_what_a_batch_writes_is_kept_if_a_member_completes(
 def test_an_error_is_that_of_all_members(site: Site, sql: Sql) -> None:
     """The callers learn of it."""
     site.start("-P", "prefork", "-c", "1")
-    for call in [site.delay("all_fail") for _ in range(2)]:
+    for call in [site.delay("all_fail") for _ in range(4)]:
         with pytest.raises(ValueError, match="all of them"):
             call.get(timeout=30)
     until(lambda: all_ended(sql), 30, "all have ended")
-    assert sql("SELECT state, count(*) FROM pgbeat.jobs GROUP BY 1") == [("failed", 2)]
+    assert sql("SELECT state, count(*) FROM pgbeat.jobs GROUP BY 1") == [("failed", 4)]
+    # One of those that were taken along, and that of the first: it doesn't grow with each.
+    assert sql("SELECT count(DISTINCT traceback) <= 2 FROM pgbeat.executions") == [(True,)]
+
+
+def test_an_errback_waits_for_the_batch(site: Site, sql: Sql) -> None:
+    """If Celery calls it in the process: it undoes nothing of what the others did."""
+    site.start("-P", "prefork", "-c", "1")
+    ends_as = site.client.tasks["batches.ends"]
+    [failed, *_] = [
+        ends_as.apply_async((how,), link_error=site.task("told"))
+        for how in ("fail", "fine", "fine", "fail")
+    ]
+    assert ends(sql) == [("fail", "failed", 1, 1)] * 2 + [("fine", "completed", 1, 1)] * 2
+    told = [line for line in site.journal() if line.startswith("told")]
+    assert len(told) == 2 and f"told {failed.id}" in told
+
+
+def test_members_are_retried_by_celery(site: Site, sql: Sql) -> None:
+    """Each so often as the task says; then it has failed with the error."""
+    site.start("-P", "prefork", "-c", "1")
+    for call in [site.delay("again") for _ in range(2)]:
+        with pytest.raises(ValueError, match="no"):
+            call.get(timeout=30)
+    assert ends(sql) == [(None, "failed", 2, 1)] * 2
+    assert sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
+
+
+def test_what_a_worker_cannot_read_fails_alone(site: Site, sql: Sql) -> None:
+    """The others of its batch don't."""
+    site.start("-P", "prefork", "-c", "1")
+    calls = [site.delay("many", number) for number in range(3)]
+    unread = site.client.tasks["batches.many"].apply_async((object,), serializer="pickle")
+    assert [call.get(timeout=30) for call in calls] == [None] * 3
+    with pytest.raises(Exception, match="pickle"):
+        unread.get(timeout=30)
+    assert list(map(set, site.batches())) == [ids(calls)]
+
+
+def test_only_the_first_member_learns_that_it_is_cancelled(site: Site, sql: Sql) -> None:
+    """If its pool can't terminate it, and it reports progress: the others wait again."""
+    site.start("-P", "threads", "-c", "1")
+    calls = [site.delay("polls") for _ in range(3)]
+    until(lambda: len(site.batches()) == 1, 30, "the batch runs")
+    [(first,)] = sql("SELECT job_id::text FROM kombu_message WHERE job_id IS NOT NULL")
+    assert run_with(site.client, "jobs", "cancel", first).exit_code == 0
+    others = [call for call in calls if call.id != first]
+    assert [call.get(timeout=60) for call in others] == [None] * 2
+    until(lambda: all_ended(sql), 30, "all have ended")
+    states = sql("SELECT state, executions, count(*) FROM pgbeat.jobs GROUP BY 1, 2 ORDER BY 1")
+    assert states == [("cancelled", 1, 1), ("completed", 2, 2)]
 
 
 def test_members_of_chords_and_chains(site: Site, sql: Sql) -> None:
@@ -172,6 +222,18 @@ def test_members_of_chords_and_chains(site: Site, sql: Sql) -> None:
     assert summed.get(timeout=60) == 1 + 2 + 3 + 4
     assert [each.get(timeout=60) for each in linked] == [22, 42]
     assert max(map(len, site.batches())) > 1
+    until(lambda: all_ended(sql), 30, "all have ended")
+
+
+def test_bodies_of_chords_and_links_run_in_batches(site: Site, sql: Sql) -> None:
+    """Whoever sends them: here, the worker that ends a chord or a task."""
+    site.start("-P", "prefork", "-c", "2")
+    double, body = site.task("double", 1), site.client.tasks["batches.many"].s()
+    ended = [chord([double, double], body).delay() for _ in range(3)]
+    double.apply_async(link=body)
+    assert [each.get(timeout=60) for each in ended] == [None] * 3
+    [batch] = site.batches()
+    assert len(batch) == 4 and ids(ended) < set(batch)
     until(lambda: all_ended(sql), 30, "all have ended")
 
 

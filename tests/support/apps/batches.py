@@ -2,6 +2,9 @@
 
 import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from time import sleep
+from typing import Any
 
 from celery import Celery
 from sqlalchemy import create_engine, text
@@ -58,7 +61,12 @@ def flaky(members: Members) -> list[int]:
     return results
 
 
-@app.task(shared=False, name="batches.ends", pgbeat={"batch": 4, "batch_after": "0.3 s"})
+@app.task(
+    shared=False,
+    name="batches.ends",
+    pgbeat={"batch": 4, "batch_after": "0.3 s"},
+    acks_on_failure_or_timeout=False,
+)
 def ends(members: Members) -> None:
     """Ends each member as its argument says."""
     _note(members)
@@ -76,10 +84,35 @@ def ends(members: Members) -> None:
     )
 
 
-@app.task(shared=False, name="batches.all_fail", pgbeat={"batch": 2, "batch_after": "1 hour"})
+@app.task(shared=False, name="batches.all_fail", pgbeat={"batch": 4, "batch_after": "1 hour"})
 def all_fail(members: Members) -> None:
     """Fails as a whole."""
     raise ValueError("all of them")
+
+
+@app.task(
+    shared=False, bind=True, name="batches.again", pgbeat={"batch": 2, "batch_after": "0.3 s"}
+)
+def again(self: Any, members: Members) -> None:
+    """Runs again once, by Celery's own retry."""
+    _note(members)
+    error = ValueError("no")
+    raise self.retry(exc=error, eta=datetime.now(UTC), max_retries=1)
+
+
+@app.task(shared=False, name="batches.polls", pgbeat={"batch": 3, "batch_after": "0.5 s"})
+def polls(members: Members) -> None:
+    """Waits until it is cancelled, the first time."""
+    _note(members)
+    while len(members) == 3:
+        pgbeat.progress(1)
+        sleep(0.05)
+
+
+@app.task(shared=False, name="batches.told")
+def told(request: Any, error: Any, traceback: Any) -> None:
+    """Notes the failure of a task, in the process in which it failed."""
+    note(f"told {request.id}")
 
 
 @app.task(shared=False, name="batches.held", pgbeat={"batch": 3, "batch_after": "0.5 s"})
