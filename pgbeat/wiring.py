@@ -119,19 +119,18 @@ def equip(app: Any) -> None:
 
     app.send_task = FirstSend(app, _send_by_templates)
     app._task_from_fun = _registering(app._task_from_fun)
+    app.register_task = _registering(app.register_task)
 
 
 def _registering(register: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(register)
-    def register_and_prepare(fun: Any, *args: Any, **options: Any) -> Any:
-        option = options.get("pgbeat")
-        if not (isinstance(option, dict) and option.get("batch")):
-            return register(fun, *args, **options)
-        from pgbeat.jobs.policy.batches import is_batch
-        from pgbeat.worker.finishing import batches
+    def register_and_prepare(*args: Any, **options: Any) -> Any:
+        task = register(*args, **options)
+        option = getattr(task, "pgbeat", None)
+        if isinstance(option, dict) and option.get("batch"):
+            from pgbeat.worker.finishing import batches
 
-        task = register(fun, *args, **{"typing": False, **options})
-        if is_batch(task):  # not another one that had the name
+            task.typing = False
             batches.prepare(task)
         return task
 

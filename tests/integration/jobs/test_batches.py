@@ -20,7 +20,7 @@ from pgbeat.jobs.policy import task_policies
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.states import due
 from pgbeat.jobs.verbs import changes, control
-from pgbeat.worker.finishing import endings
+from pgbeat.worker.finishing import batches, endings
 from tests.support.jobs import JobControl, opened_app
 from tests.support.problems import raises
 from tests.support.rows import Sql
@@ -196,6 +196,25 @@ def test_a_member_gets_no_lane(app: Celery, job_control: JobControl) -> None:
     [job] = calls(app, "three", 1)
     with raises(InvalidJob, ("lane", "conflict")):
         job_control.do(changes.update, jobs.get(job_control.connection, job), values={"lane": "a"})
+
+
+def test_tasks_of_classes(app: Celery, sql: Sql) -> None:
+    """They take any arguments, too."""
+
+    class Summing(app.Task):
+        name = "summing"
+        pgbeat = {"batch": 3}  # noqa: RUF012
+
+        def run(self, members: Any) -> list[int]:
+            return [sum(member.args) for member in members]
+
+    task = app.register_task(Summing())
+    assert task.apply((1, 2)).get() == 3
+    task.delay(1, 2, shop=3)
+    assert sql("SELECT message #>> '{batch,size}' FROM pgbeat.jobs") == [("3",)]
+    batches.set_up(task)
+    with raises(InvalidJob, ("replace", "conflict")):
+        task.on_replace(None)
 
 
 def test_where_a_member_is(app: Celery, connection: Connection) -> None:
