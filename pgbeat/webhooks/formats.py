@@ -6,6 +6,7 @@ Pure functions of an event. The secret of a service's webhook is the service's k
 import json
 import re
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import quote
 
@@ -52,7 +53,10 @@ _FACTS = {
     "last_completed_at": "Last completed",
     "failing_since": "Failing since",
 }
-_MOST = 1000
+#: Characters of these facts, at most, and of others. Receivers take some thousands in all.
+_LONG, _MOST, _SHORT = {"Error", "Reason"}, 1000, 250
+#: Bytes of a link that all receivers take.
+_LONGEST_LINK = 2000
 
 
 class Notice(NamedTuple):
@@ -98,9 +102,10 @@ def request(
     said = notice(event, namespace, console)
     headers = {"Authorization": f"GenieKey {secret}"} if format == "opsgenie" else {}
     if format == "opsgenie" and said.is_over:
-        alias = quote(_cut(said.key, 512), safe="")
+        alias = quote(_key(said, 512), safe="")
         url = f"{url.rstrip('/')}/{alias}/close?identifierType=alias"
-    return url, headers, json.dumps(_BODIES[format](said, secret)).encode()
+    body = json.dumps(_BODIES[format](said, secret), ensure_ascii=False)
+    return url, headers, body.encode()
 
 
 def notice(event: dict[str, Any], namespace: str, console: str) -> Notice:
@@ -111,19 +116,22 @@ def notice(event: dict[str, Any], namespace: str, console: str) -> Notice:
     facts: dict[str, str] = {}
     for name, label in _FACTS.items():
         if about.get(name) not in (None, ""):
-            facts.setdefault(label, _cut(str(about[name]), _MOST))
+            facts.setdefault(label, _cut(str(about[name]), _MOST if label in _LONG else _SHORT))
     incident = event.get("incident") or data
     if incident.get("failures", 1) > 1:
         began = incident.get("began_at") or incident.get("failing_since")
         facts["Failures"] = f"{incident['failures']} since {began}"
+    title = _CLOSED if kind in RECOVERED and about.get("reason") else _TITLES[kind]
+    words = title.format_map(_Blanks(about, subject=subject)).split()
+    link = f"{console.rstrip('/')}{path}" if console and path else ""
     return Notice(
-        _cut(_TITLES[kind].format_map(_Blanks(about, subject=subject)), 250),
+        _cut(" ".join(words), _SHORT),
         facts,
         _SEVERITIES.get(kind, "info"),
         str(event.get("timestamp", "")),
         f"pgbeat:{namespace}:{subject}",
         kind in RECOVERED,
-        f"{console.rstrip('/')}{path}" if console and path else "",
+        link if len(link) <= _LONGEST_LINK else "",
     )
 
 
@@ -153,6 +161,8 @@ _TITLES = {
     "tick.skipped": "{subject} was skipped",
     "webhook.test": "A test of webhook '{webhook}'",
 }
+#: Of an incident that ended otherwise than by a success.
+_CLOSED = "{subject}: the incident is closed"
 
 
 def _subject(kind: str, about: dict[str, Any]) -> tuple[str, str]:
@@ -160,7 +170,7 @@ def _subject(kind: str, about: dict[str, Any]) -> tuple[str, str]:
     job, schedule = about.get("job_id") or about.get("id"), about.get("schedule")
     if kind.startswith("job."):
         whose = f"Schedule '{schedule}'" if schedule else str(about.get("task"))
-        return whose, f"/console/jobs/{job}"
+        return whose, f"/console/jobs/{job}" if job else ""
     if kind.startswith("group."):
         return f"Group '{about.get('name') or job}'", f"/console/groups/{job}"
     if kind.startswith(("schedule.", "tick.")):
@@ -173,6 +183,14 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def _key(said: Notice, most: int) -> str:
+    """Returns the incident's key; those of two incidents differ, also if they are cut."""
+    if len(said.key) <= most:
+        return said.key
+    rest = sha256(said.key.encode()).hexdigest()[:16]
+    return f"{said.key[: most - len(rest) - 1]}…{rest}"
+
+
 # -- formats ---------------------------------------------------------------------------------------
 
 
@@ -180,15 +198,14 @@ def _slack(said: Notice, secret: str) -> dict[str, Any]:
     """Of an incoming webhook: https://docs.slack.dev/reference/block-kit."""
     lines = [f"*{_plain(said.title)}*"]
     lines += [f"{label}: {_plain(text)}" for label, text in said.facts.items()]
-    if said.link:
-        lines.append(f"<{said.link}|Open in the console>")
-    text = _cut("\n".join(lines), 3000)
-    section = {"type": "section", "text": {"type": "mrkdwn", "text": text}}
-    return {"text": _plain(said.title), "blocks": [section]}
+    link = f"\n<{said.link}|Open in the console>" if said.link else ""
+    text = _cut("\n".join(lines), 3000 - len(link)) + link
+    section = {"type": "mrkdwn", "text": text, "verbatim": True}
+    return {"text": _plain(said.title), "blocks": [{"type": "section", "text": section}]}
 
 
 def _plain(text: str) -> str:
-    """Returns a text that Slack takes for neither a mention nor a link."""
+    """Returns a text that Slack, asked for it verbatim, takes for neither a mention nor a link."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -217,13 +234,20 @@ def _teams(said: Notice, secret: str) -> dict[str, Any]:
 
 
 def _discord(said: Notice, secret: str) -> dict[str, Any]:
-    """Of a channel's webhook. Nobody is mentioned, whatever an error says."""
+    """Of a channel's webhook. Nobody is mentioned, whatever an error says, nor is it Markdown."""
+
+    def plain(text: str, most: int) -> str:
+        return _cut(re.sub(r"([\\`*_~|<>#\[\]])", r"\\\1", text), most)
+
     color = {"error": 0xD32F2F, "warning": 0xF9A825, "info": 0x607D8B}[said.severity]
     color = 0x2E7D32 if said.is_over else color
     embed: dict[str, Any] = {
-        "title": said.title,
+        "title": plain(said.title, 256),
         "color": color,
-        "fields": [{"name": label, "value": text} for label, text in said.facts.items()],
+        "fields": [
+            {"name": label, "value": plain(text, _MOST if label in _LONG else _SHORT)}
+            for label, text in said.facts.items()
+        ],
     }
     embed |= {"timestamp": said.at} if said.at else {}
     embed |= {"url": said.link} if said.link else {}
@@ -233,7 +257,7 @@ def _discord(said: Notice, secret: str) -> dict[str, Any]:
 def _pagerduty(said: Notice, secret: str) -> dict[str, Any]:
     """Of the Events API v2. Events of one incident have one `dedup_key`; the last resolves it."""
     if said.is_over:
-        return {"routing_key": secret, "event_action": "resolve", "dedup_key": _cut(said.key, 255)}
+        return {"routing_key": secret, "event_action": "resolve", "dedup_key": _key(said, 255)}
     payload: dict[str, Any] = {
         "summary": said.title,
         "source": "pgbeat",
@@ -244,7 +268,7 @@ def _pagerduty(said: Notice, secret: str) -> dict[str, Any]:
     body: dict[str, Any] = {
         "routing_key": secret,
         "event_action": "trigger",
-        "dedup_key": _cut(said.key, 255),
+        "dedup_key": _key(said, 255),
         "client": "pgbeat",
         "payload": payload,
     }
@@ -259,7 +283,7 @@ def _opsgenie(said: Notice, secret: str) -> dict[str, Any]:
         return {"source": "pgbeat", "note": said.title}
     return {
         "message": _cut(said.title, 130),
-        "alias": _cut(said.key, 512),
+        "alias": _key(said, 512),
         "description": "\n".join(_described(said)),
         "details": said.facts,
         "source": "pgbeat",

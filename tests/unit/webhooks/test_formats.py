@@ -78,7 +78,13 @@ SCHEMAS = {
                 "items": fields(
                     {
                         "type": {"const": "section"},
-                        "text": fields({"type": {"const": "mrkdwn"}, "text": text(3000)}),
+                        "text": fields(
+                            {
+                                "type": {"const": "mrkdwn"},
+                                "text": text(3000),
+                                "verbatim": {"const": True},
+                            }
+                        ),
                     }
                 ),
             },
@@ -191,6 +197,78 @@ def test_nobody_is_mentioned_and_nothing_is_a_link() -> None:
     [block] = said["blocks"]
     assert "&lt;!channel&gt;" in block["text"]["text"]
     assert "<!channel>" not in str(said)
+
+
+#: The worst that whoever names schedules and tasks, or raises errors, can send.
+WORST = "\\*[a](https://evil)*&<!here>@everyone\n#" + "\N{FIRE}" * 5000
+#: Bytes of a message that Teams takes; characters of all of an embed that Discord takes.
+TEAMS, DISCORD = 28_000, 6000
+
+
+@pytest.mark.parametrize("format", SCHEMAS)
+def test_the_longest_texts_fit(format: str) -> None:
+    names = ("error", "reason", "schedule", "task", "due_at", "worker", "owner")
+    data = {"id": "5e1d", "failures": 7, "failing_since": "x", **dict.fromkeys(names, WORST)}
+    for kind in ("job.failed", "schedule.recovered"):
+        event = {"type": kind, "timestamp": "2026-11-21T12:56:51.271472Z", "data": data}
+        _, _, sent = formats.request(
+            format,
+            event,
+            url=URL,
+            secret=KEYS.get(format, "x"),
+            namespace="n" * 63,
+            console=CONSOLE,
+        )
+        said = json.loads(sent)
+        is_end = format in ENDS and kind in formats.RECOVERED
+        jsonschema.validate(said, (ENDS if is_end else SCHEMAS)[format])
+        if format == "teams":
+            assert len(sent) < TEAMS
+        elif format == "discord":
+            [embed] = said["embeds"]
+            texts = [
+                embed["title"],
+                *(each for field in embed["fields"] for each in field.values()),
+            ]
+            assert sum(map(len, texts)) < DISCORD
+        elif format == "slack" and kind == "job.failed":
+            link = f"\n<{CONSOLE}console/jobs/5e1d|Open in the console>"
+            assert said["blocks"][0]["text"]["text"].endswith(link)
+
+
+def test_nothing_is_markdown_in_discord_and_titles_have_one_line() -> None:
+    for format in SCHEMAS:
+        event = {
+            "type": "job.failed",
+            "data": {"task": "a\n*b*", "error": "[x](https://evil)\n`c`"},
+        }
+        title = formats.notice(event, "default", "").title
+        assert title == "a *b* failed"
+        _, _, sent = formats.request(
+            format, event, url=URL, secret=KEYS.get(format, "x"), namespace="default", console=""
+        )
+        if format == "discord":
+            [embed] = json.loads(sent)["embeds"]
+            assert embed["title"] == r"a \*b\* failed"
+            assert embed["fields"][0]["value"] == "\\[x\\](https://evil)\n\\`c\\`"
+
+
+@pytest.mark.parametrize("format", ENDS)
+def test_incidents_with_long_names_have_keys_of_their_own(format: str) -> None:
+    keys = set()
+    for task in ("t" * 600 + "a", "t" * 600 + "b"):
+        ours = {}
+        for kind in ("job.failed", "job.recovered"):
+            event = {"type": kind, "data": {"task": task}}
+            url, _, sent = formats.request(
+                format, event, url=URL, secret=KEYS[format], namespace="n", console=""
+            )
+            said = json.loads(sent)
+            alias = unquote(url.removeprefix(f"{URL}/").partition("/")[0])
+            ours[kind] = said.get("dedup_key") or said.get("alias") or alias
+        assert ours["job.failed"] == ours["job.recovered"]
+        keys |= set(ours.values())
+    assert len(keys) == 2
 
 
 def test_the_end_of_an_incident_has_the_key_of_its_beginning() -> None:
