@@ -13,7 +13,7 @@ class Event(NamedTuple):
 _RUN = "the execution, and its `job`"
 _INCIDENT = (
     "and of what failed `failures` (their number), `failed` (their events), `failing_since`, "
-    "`last_failed_at`"
+    "`last_failed_at`, and `reason` if it can no longer fail"
 )
 #: By name; the schema's functions write them.
 EVENTS = {

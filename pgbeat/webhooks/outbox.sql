@@ -27,7 +27,8 @@ UPDATE pgbeat.deliveries d
 -- of the lease. Webhooks with the fewest attempts under way come first. A host has a limit, and
 -- beyond the `shared` ones only webhooks with no attempt under way have one begun: so neither
 -- receivers that begin to hang at the same moment nor a host of many webhooks keep others waiting.
--- A schedule's check-ins go one after the other, in their order.
+-- A schedule's check-ins go one after the other, in their order, and so does what is sent of an
+-- incident: else a retry of an alert, after the end was sent, would open it again for good.
 -- name: claim
 WITH hooks AS (
     SELECT w.id, w.slots, w.schedule_id, u.taken, u.under_way, host,
@@ -50,7 +51,11 @@ found AS (
            UNION ALL
            (SELECT d.id, d.next_at FROM pgbeat.deliveries d
              WHERE d.webhook_id = h.id AND d.state = 'pending' AND d.sent_at IS NULL
-               AND d.next_at <= now() AND d.incident IS NULL
+               AND d.next_at <= now()
+               AND (d.incident IS NULL OR d.turn IS NOT NULL AND NOT EXISTS (
+                    SELECT FROM pgbeat.deliveries e
+                     WHERE e.webhook_id = d.webhook_id AND e.incident = d.incident
+                       AND e.state = 'pending' AND e.turn < d.turn))
                AND (h.schedule_id IS NULL OR d.id = (pgbeat.next_check_in(h.id)).id)
              ORDER BY d.next_at LIMIT greatest(0, h.slots - h.taken))) each),
 in_host AS (

@@ -30,7 +30,7 @@ from pgbeat.jobs.states import deadlines
 from pgbeat.jobs.states import due as due_jobs
 from pgbeat.results import expiry
 from pgbeat.webhooks.deliverer import Deliverer
-from pgbeat.webhooks.incidents import recovery
+from pgbeat.webhooks.incidents.recovery import Recovery
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -58,6 +58,7 @@ class LeaderMaintenance:
             ),
         )
         self._overlooked = dependencies.Overlooked(settings.namespace)
+        self._recovery = Recovery(settings.namespace)
         self._deliverer = Deliverer(settings)
         self._batches, self._has_members = BatchStarter(settings.namespace), False
         #: When to dispatch which lane (`time.monotonic()`).
@@ -98,7 +99,7 @@ class LeaderMaintenance:
             self._try("rescuing lost executions", lambda: self._rescue(connection))
             self._try("finding lanes to dispatch", lambda: self._find_lanes(connection))
             self._try("dependencies", lambda: self._settle_dependents(connection))
-            self._try("incidents", lambda: recovery.look(connection, namespace))
+            self._try("incidents", lambda: self._recovery.look(connection))
         if now >= self._groups_at:
             self._groups_at = now + _GROUPS
             self._try("groups", lambda: self._settle_groups(connection))

@@ -1,6 +1,6 @@
 """Takes failures on their way to webhooks: one alert for an incident, not for each failure."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, text
 
 from pgbeat.database import connections, sql
 from pgbeat.webhooks.incidents import model, recovery
-from pgbeat.webhooks.incidents.model import FailureEvent, Incident, Kind
+from pgbeat.webhooks.incidents.model import FailureEvent, Incident, Key, Kind
 
 _COLUMNS = ", ".join(Incident._fields)
 _FAILURES = text(sql.load("incidents.sql", "failures"))
@@ -34,14 +34,13 @@ def take(connection: Connection, namespace: str, *, limit: int = 1000) -> int:
     rows = connection.execute(_FAILURES, {"namespace": namespace, "limit": limit}).all()
     if not rows:
         return 0
+    keys = [_key(row) for row in rows]
     recovery.lock(connection, namespace)
-    recovery.end(connection, namespace)
-    incidents = _known(connection, {row.webhook_id for row in rows})
+    recovery.end(connection, set(keys))
+    incidents = _known(connection, set(keys))
     sent, dropped, changed = [], [], {}
-    for row in rows:
-        kind, _, name = row.incident.partition(":")
-        key = (row.webhook_id, kind, name)
-        before = incidents.get(key) or model.new(row.webhook_id, cast(Kind, kind), name, row.at)
+    for key, row in zip(keys, rows, strict=True):
+        before = incidents.get(key) or model.new(key, row.at)
         failure = FailureEvent(row.event, row.at, row.made_at, row.is_wanted, row.per_incident)
         incidents[key], is_sent = before.after(failure)
         changed[key] = incidents[key]
@@ -55,11 +54,14 @@ def take(connection: Connection, namespace: str, *, limit: int = 1000) -> int:
     return len(rows)
 
 
-def _known(
-    connection: Connection, webhook_ids: Iterable[int]
-) -> dict[tuple[int, str, str], Incident]:
-    rows = connection.execute(_KNOWN, {"ids": list(webhook_ids)})
-    return {row[:3]: Incident(*row) for row in map(tuple, rows)}
+def _key(row: Row[Any]) -> Key:
+    kind, _, name = row.incident.partition(":")
+    return Key(row.webhook_id, cast(Kind, kind), name)
+
+
+def _known(connection: Connection, keys: Collection[Key]) -> dict[Key, Incident]:
+    rows = connection.execute(_KNOWN, {"keys": connections.recordset(keys)})
+    return {Key(*row[:3]): Incident(*row) for row in map(tuple, rows)}
 
 
 def _told(row: Row[Any], incident: Incident) -> dict[str, Any] | None:

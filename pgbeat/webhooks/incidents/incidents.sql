@@ -4,12 +4,15 @@ SELECT d.id, d.webhook_id, d.incident, d.event, (d.payload ->> 'timestamp')::tim
            AS made_at,
        d.event = ANY (w.events) AS is_wanted, w.per_incident
   FROM pgbeat.deliveries d JOIN pgbeat.webhooks w ON w.id = d.webhook_id
- WHERE d.incident IS NOT NULL AND d.state = 'pending' AND w.namespace = :namespace
+ WHERE d.incident IS NOT NULL AND d.turn IS NULL AND d.state = 'pending'
+   AND w.namespace = :namespace
  ORDER BY d.created_at, d.id LIMIT :limit
    FOR NO KEY UPDATE OF d SKIP LOCKED
 
 -- name: known
-SELECT {columns} FROM pgbeat.incidents WHERE webhook_id = ANY (CAST(:ids AS bigint[]))
+SELECT {columns}
+  FROM json_to_recordset(CAST(:keys AS json)) AS k (webhook_id bigint, kind text, name text)
+       JOIN pgbeat.incidents USING (webhook_id, kind, name)
 
 -- name: write
 INSERT INTO pgbeat.incidents ({columns})
@@ -21,7 +24,9 @@ ON CONFLICT (webhook_id, kind, name) DO UPDATE
 
 -- name: send
 UPDATE pgbeat.deliveries d
-   SET incident = NULL, payload = d.payload || coalesce(o.more, '{}')
+   SET incident = CASE WHEN o.more IS NOT NULL THEN d.incident END,
+       turn = CASE WHEN o.more IS NOT NULL THEN clock_timestamp() END,
+       payload = d.payload || coalesce(o.more, '{}')
   FROM json_to_recordset(CAST(:sent AS json)) AS o (id uuid, more jsonb)
  WHERE d.id = o.id
 
@@ -36,13 +41,23 @@ SELECT pg_advisory_xact_lock({key})
 -- name: try
 SELECT pg_try_advisory_xact_lock({key})
 
--- A sample, where there are too many to look at all: the next look is at others.
+-- The next of those of webhooks that can be told of their ends.
+-- name: page
+SELECT i.webhook_id, i.kind, i.name
+  FROM pgbeat.incidents i JOIN pgbeat.webhooks w ON w.id = i.webhook_id
+ WHERE w.namespace = :namespace AND w.enabled
+   AND (i.webhook_id, i.kind, i.name) > (CAST(:webhook_id AS bigint), :kind, :name)
+ ORDER BY i.webhook_id, i.kind, i.name LIMIT :limit
+
 -- The job that is well was made after the one that failed, not together with it by the same decision.
+-- Of a task's jobs since then, which may all be schedules', only the newest are looked at.
+-- A schedule that failures disabled has failed `max_retries` times; else somebody disabled it.
 -- name: end
 WITH open AS MATERIALIZED (
-    SELECT i.*, w.namespace, w.enabled, w.per_incident, w.events AS wanted
-      FROM pgbeat.incidents i JOIN pgbeat.webhooks w ON w.id = i.webhook_id
-     WHERE w.namespace = :namespace ORDER BY random() LIMIT :limit),
+    SELECT i.*, w.namespace, w.per_incident, w.events AS wanted
+      FROM json_to_recordset(CAST(:keys AS json)) AS k (webhook_id bigint, kind text, name text)
+           JOIN pgbeat.incidents i USING (webhook_id, kind, name)
+           JOIN pgbeat.webhooks w ON w.id = i.webhook_id AND w.enabled),
 well AS (
     SELECT o.webhook_id, o.kind, o.name, 'schedule.recovered' AS event, jsonb_build_object(
                'id', s.id, 'name', s.name, 'task', s.task, 'owner', s.owner, 'labels', s.labels,
@@ -64,26 +79,42 @@ well AS (
                'worker', j.worker)
       FROM open o CROSS JOIN LATERAL (
            SELECT id FROM (
-               SELECT e.id, e.state, e.finished_at FROM pgbeat.ended_jobs e
-                WHERE e.namespace = o.namespace AND e.task = o.name AND e.schedule_id IS NULL
+               SELECT e.id, e.state, e.schedule_id FROM pgbeat.ended_jobs e
+                WHERE e.namespace = o.namespace AND e.task = o.name
+                  AND e.created_at > coalesce(o.made_at, o.failed_at - interval '1 day')
                   AND e.finished_at > o.failed_at
                 ORDER BY e.created_at DESC LIMIT 100) AS newest
-            WHERE newest.state = 'completed' LIMIT 1) AS last
+            WHERE newest.state = 'completed' AND newest.schedule_id IS NULL LIMIT 1) AS last
            JOIN pgbeat.ended_jobs j ON j.id = last.id
      WHERE o.kind = 'task' AND o.failed_at < now() - CAST(:quiet AS interval)),
+closed AS (
+    SELECT o.webhook_id, o.kind, o.name, 'schedule.recovered' AS event, jsonb_build_object(
+               'id', s.id, 'name', o.name, 'task', s.task, 'owner', s.owner, 'labels', s.labels,
+               'reason', CASE WHEN s.id IS NULL THEN 'the schedule was deleted'
+                   ELSE concat_ws(': ', 'the schedule was disabled', s.disabled_reason) END) AS data
+      FROM open o LEFT JOIN pgbeat.schedules s ON s.namespace = o.namespace AND s.name = o.name
+     WHERE o.kind = 'schedule'
+       AND (s.id IS NULL
+            OR NOT s.enabled AND s.completed_at IS NULL
+               AND s.retry_count < greatest(s.max_retries, 1)
+               AND NOT 'schedule.disabled' = ANY (o.wanted))
+    UNION ALL
+    SELECT o.webhook_id, o.kind, o.name, 'job.recovered', jsonb_build_object(
+               'task', o.name, 'reason', 'no job of the task has failed for 30 days')
+      FROM open o WHERE o.kind = 'task' AND o.failed_at < now() - interval '30 days'),
 ended AS (
     DELETE FROM pgbeat.incidents i
      USING open o LEFT JOIN well USING (webhook_id, kind, name)
+           LEFT JOIN closed USING (webhook_id, kind, name)
      WHERE (i.webhook_id, i.kind, i.name) = (o.webhook_id, o.kind, o.name)
-       AND (well.event IS NOT NULL
-            OR o.kind = 'task' AND o.failed_at < now() - interval '30 days'
-            OR o.kind = 'schedule' AND NOT EXISTS (
-               SELECT FROM pgbeat.schedules s WHERE s.namespace = o.namespace AND s.name = o.name))
-    RETURNING i.*, o.enabled, o.per_incident, o.wanted, well.event, well.data)
-INSERT INTO pgbeat.deliveries (webhook_id, event, payload)
+       AND coalesce(well.event, closed.event) IS NOT NULL
+    RETURNING i.*, o.per_incident, o.wanted, coalesce(well.event, closed.event) AS event,
+              coalesce(well.data, closed.data) AS data)
+INSERT INTO pgbeat.deliveries (webhook_id, event, payload, incident, turn)
 SELECT e.webhook_id, e.event, pgbeat.event_message(e.event, e.data || jsonb_build_object(
            'failures', e.failures, 'failed', e.events, 'failing_since', e.began_at,
-           'last_failed_at', e.failed_at))
+           'last_failed_at', e.failed_at)),
+       CASE WHEN e.per_incident THEN e.kind || ':' || e.name END,
+       CASE WHEN e.per_incident THEN clock_timestamp() END
   FROM ended e
- WHERE e.event IS NOT NULL AND e.enabled
-   AND (e.event = ANY (e.wanted) OR e.per_incident AND e.alerts > 0)
+ WHERE e.event = ANY (e.wanted) OR e.per_incident AND e.alerts > 0

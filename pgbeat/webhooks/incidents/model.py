@@ -17,6 +17,15 @@ QUIET = timedelta(minutes=10)
 Kind = Literal["schedule", "task"]
 
 
+class Key(NamedTuple):
+    """What tells incidents apart."""
+
+    webhook_id: int
+    kind: Kind
+    #: Of the schedule or task.
+    name: str
+
+
 class FailureEvent(NamedTuple):
     """A failure on its way to a webhook."""
 
@@ -79,9 +88,9 @@ class Incident(NamedTuple):
         }
 
 
-def new(webhook_id: int, kind: Kind, name: str, at: datetime) -> Incident:
+def new(key: Key, at: datetime) -> Incident:
     """Returns an incident that begins then, without a failure yet."""
-    return Incident(webhook_id, kind, name, [], 0, 0, at, at, None, at)
+    return Incident(*key, [], 0, 0, at, at, None, at)
 
 
 #: Of each webhook, at most.

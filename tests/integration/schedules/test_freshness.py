@@ -15,7 +15,8 @@ from pgbeat.monitoring import schedule_health
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import control
 from pgbeat.schedules import model as schedules
-from pgbeat.webhooks.incidents import alerts, recovery
+from pgbeat.webhooks.incidents import alerts
+from pgbeat.webhooks.incidents.recovery import Recovery
 from tests.support.command_line import Sql, read, run
 from tests.support.rows import make_job, make_schedule, make_tick, make_webhook, unit_on
 from tests.support.schedulers import Beat, row
@@ -54,7 +55,7 @@ def ends(sql: Sql, key: int, state: str = "completed", **columns: Any) -> str:
 def events(sql: Sql, connection: Connection) -> list[str]:
     with connections.transaction(connection):
         alerts.take(connection, "default")
-    recovery.look(connection, "default")
+    Recovery("default").look(connection)
     return [event for (event,) in sql("SELECT event FROM pgbeat.deliveries ORDER BY created_at")]
 
 

@@ -18,11 +18,19 @@ from pgbeat.schedules import control as schedules_control
 from pgbeat.webhooks import outbox
 from pgbeat.webhooks.http import post
 from pgbeat.webhooks.incidents import model, recovery
-from pgbeat.webhooks.incidents.model import FIRST, LONGEST, FailureEvent
+from pgbeat.webhooks.incidents.model import FIRST, LONGEST, FailureEvent, Key
+from pgbeat.webhooks.incidents.recovery import Recovery
 from pgbeat.webhooks.outbox import DeliveryRoom, Outcome
 from tests.support.command_line import Sql
 from tests.support.processes import until
-from tests.support.rows import make_job, make_schedule, make_tick, make_webhook, unit_on
+from tests.support.rows import (
+    make_incident,
+    make_job,
+    make_schedule,
+    make_tick,
+    make_webhook,
+    unit_on,
+)
 from tests.support.schedulers import Beat
 from tests.support.threads import waiting
 from tests.support.webhook_receiver import Receiver
@@ -34,10 +42,11 @@ Deliver = Callable[[], list[str]]
 @pytest.fixture
 def deliver(connection: Connection, receiver: Receiver) -> Deliver:
     """Does as the leading beat does; returns what the receiver got, in the order of names."""
+    known = Recovery("default")
 
     def call() -> list[str]:
         before = len(receiver.received)
-        recovery.look(connection, "default")
+        known.look(connection)
         with connections.transaction(connection):
             attempts = outbox.claim(
                 connection,
@@ -98,7 +107,7 @@ def incidents(sql: Sql) -> list[tuple[Any, ...]]:
 
 def test_the_first_failure_is_told_and_then_ever_more_rarely() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    incident, sent = model.new(1, "schedule", "s", at), []
+    incident, sent = model.new(Key(1, "schedule", "s"), at), []
     for minute in range(60 * 48):
         failure = FailureEvent("job.failed", at + timedelta(minutes=minute), None, True, True)
         incident, is_sent = incident.after(failure)
@@ -299,7 +308,8 @@ def test_well_between_two_failures(sql: Sql, receiver: Receiver, deliver: Delive
     deliver()
     ends(sql, "completed", key)
     ends(sql, "failed", key)
-    assert deliver() == ["Schedule 's' failed", "Schedule 's' recovered"]
+    assert deliver() == ["Schedule 's' recovered"]
+    assert deliver() == ["Schedule 's' failed"]
     assert incidents(sql) == [("schedule", "s", 1, 1)]
 
 
@@ -337,7 +347,10 @@ def test_stale_and_failing_is_one_incident(
     sql("UPDATE pgbeat.schedules SET failures_from = NULL")
     freshness.look(connection, "default")
     ends(sql, "failed", key)
-    assert deliver() == ["Schedule 's' failed", "Schedule 's' is stale: no job completed in time"]
+    assert sorted(deliver() + deliver()) == [
+        "Schedule 's' failed",
+        "Schedule 's' is stale: no job completed in time",
+    ]
     ends(sql, "completed", key)
     assert deliver() == ["Schedule 's' recovered"]
 
@@ -359,32 +372,124 @@ def test_a_task_without_a_schedule(sql: Sql, receiver: Receiver, deliver: Delive
     assert incidents(sql) == [("task", "t.b", 1, 1)]
 
 
-def test_what_is_gone_leaves_no_incident(sql: Sql, receiver: Receiver, deliver: Deliver) -> None:
-    key = hook(sql, receiver)
+REASONS = {
+    "deleted": ("DELETE FROM pgbeat.schedules", "the schedule was deleted"),
+    "disabled": (
+        "UPDATE pgbeat.schedules SET enabled = false, disabled_reason = 'no more' WHERE enabled",
+        "the schedule was disabled: no more",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", REASONS)
+def test_what_can_no_longer_fail_ends_its_incident(
+    why: str, sql: Sql, receiver: Receiver, deliver: Deliver
+) -> None:
+    """And the reason is told: nobody need close the alert by hand."""
+    hook(sql, receiver)
+    hook(sql, receiver, name="p", format="pagerduty", secret=KEY)
+    both = ["job.failed", "schedule.recovered"]
+    hook(sql, receiver, name="x", format="standard", per_incident=False, events=both)
     ends(sql, "failed", make_schedule(sql))
+    assert deliver() == ["Schedule 's' failed", "job.failed", "trigger"]
+    statement, reason = REASONS[why]
+    sql(statement)
+    assert deliver() == ["Schedule 's': the incident is closed", "resolve", "schedule.recovered"]
+    bodies = [request.json for request in receiver.received]
+    [data] = [body["data"] for body in bodies if body.get("type") == "schedule.recovered"]
+    assert (data["name"], data["reason"], data["failures"]) == ("s", reason, 1)
+    [said] = [body["blocks"][0]["text"]["text"] for body in bodies if "closed" in told(body)]
+    assert f"Reason: {reason}" in said
+    assert (incidents(sql), deliver()) == ([], [])
+
+
+def test_a_schedule_that_failures_disabled_is_not_well(
+    sql: Sql, receiver: Receiver, deliver: Deliver
+) -> None:
+    hook(sql, receiver)
+    key = make_schedule(sql, max_retries=2)
+    make_tick(sql, key, "failed")
+    assert deliver() == ["Schedule 's' could not be launched"]
+    sql("UPDATE pgbeat.schedules SET enabled = false, retry_count = 2, last_failure = last_run")
+    assert (deliver(), incidents(sql)) == ([], [("schedule", "s", 1, 1)])
+
+
+def test_a_task_that_failed_long_ago(sql: Sql, receiver: Receiver, deliver: Deliver) -> None:
+    hook(sql, receiver, format="pagerduty", secret=KEY)
     ends(sql, "failed", task="t")
-    deliver()
-    sql("DELETE FROM pgbeat.schedules")
+    assert deliver() == ["trigger"]
+    pass_by(sql, "29 days")
     assert deliver() == []
-    assert incidents(sql) == [("task", "t", 1, 1)]
-    pass_by(sql, "31 days")
-    assert (deliver(), incidents(sql)) == ([], [])
-    ends(sql, "failed", task="t")
+    pass_by(sql, "2 days")
+    assert (deliver(), incidents(sql)) == (["resolve"], [])
+
+
+def test_a_disabled_webhook_is_told_of_the_end_once_it_is_enabled(
+    sql: Sql, receiver: Receiver, deliver: Deliver
+) -> None:
+    key = hook(sql, receiver)
+    schedule = make_schedule(sql)
+    ends(sql, "failed", schedule)
+    deliver()
+    sql("UPDATE pgbeat.webhooks SET enabled = false")
+    ends(sql, "completed", schedule)
+    assert (deliver(), incidents(sql)) == ([], [("schedule", "s", 1, 1)])
+    sql("UPDATE pgbeat.webhooks SET enabled = true")
+    assert (deliver(), incidents(sql)) == (["Schedule 's' recovered"], [])
+    ends(sql, "failed", schedule)
     deliver()
     sql("DELETE FROM pgbeat.webhooks WHERE id = %s", key)
     assert incidents(sql) == []
 
 
-def test_a_disabled_webhook_is_told_of_no_end(
-    sql: Sql, receiver: Receiver, deliver: Deliver
-) -> None:
-    hook(sql, receiver)
+def test_an_alert_and_its_end_go_in_turn(sql: Sql, receiver: Receiver, deliver: Deliver) -> None:
+    """An alert that is tried again after the end would stay open; a late end would close the next.
+
+    Others of the webhook don't wait, nor is beat woken for what does.
+    """
+    hook(sql, receiver, format="pagerduty", secret=KEY)
     key = make_schedule(sql)
+
+    def try_again_in(minutes: int) -> None:
+        sql(
+            "UPDATE pgbeat.deliveries SET next_at = now() + %s * interval '1 minute' "
+            "WHERE state = 'pending' AND attempts > 0",
+            minutes,
+        )
+
+    receiver.answers.append(503)
     ends(sql, "failed", key)
-    deliver()
-    sql("UPDATE pgbeat.webhooks SET enabled = false")
+    assert deliver() == ["trigger"]
+    try_again_in(60)
     ends(sql, "completed", key)
-    assert (deliver(), incidents(sql)) == ([], [])
+    ends(sql, "failed", task="other")
+    assert deliver() == ["trigger"]
+    assert sql("SELECT pgbeat.next_delivery('default') > now()") == [(True,)]
+    try_again_in(0)
+    assert deliver() == ["trigger"]
+    receiver.answers.append(503)
+    assert deliver() == ["resolve"]
+    try_again_in(60)
+    ends(sql, "failed", key)
+    assert deliver() == []
+    try_again_in(0)
+    assert (deliver(), deliver()) == (["resolve"], ["trigger"])
+    keys = [request.json["dedup_key"] for request in receiver.received]
+    assert keys.count("pgbeat:default:Schedule 's'") == 5
+
+
+def test_all_incidents_are_looked_at_in_turn(
+    sql: Sql, receiver: Receiver, deliver: Deliver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_MOST", 2)
+    key, other = hook(sql, receiver), hook(sql, receiver, name="o", namespace="other")
+    for name in "abcde":
+        make_schedule(sql, name)
+        make_incident(sql, key, name)
+    make_incident(sql, other, "z")
+    sql("DELETE FROM pgbeat.schedules WHERE name IN ('b', 'e')")
+    assert [len(deliver()) for _ in range(4)] == [1, 0, 1, 0]
+    assert len(incidents(sql)) == 4
 
 
 def test_a_job_that_ends_well_touches_no_incident(

@@ -12,9 +12,12 @@ ALTER TABLE pgbeat.webhooks
     ADD CONSTRAINT webhooks_labels CHECK (jsonb_typeof(labels) = 'object');
 
 ALTER TABLE pgbeat.deliveries
-    ADD COLUMN incident text;                             -- whose, until beat has taken it
+    ADD COLUMN incident text,                             -- whose alert or end it is
+    ADD COLUMN turn timestamptz;                          -- when beat took it: they go in this order
 CREATE INDEX deliveries_of_incidents ON pgbeat.deliveries (created_at, id)
-    WHERE incident IS NOT NULL AND state = 'pending';
+    WHERE incident IS NOT NULL AND turn IS NULL AND state = 'pending';
+CREATE INDEX deliveries_in_turn ON pgbeat.deliveries (webhook_id, incident, turn)
+    WHERE turn IS NOT NULL AND state = 'pending';
 
 CREATE TABLE pgbeat.incidents (
     webhook_id  bigint NOT NULL REFERENCES pgbeat.webhooks ON DELETE CASCADE,
@@ -57,6 +60,27 @@ LANGUAGE sql VOLATILE AS $$
         'timestamp', to_char(
             clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
         'data', data)
+$$;
+
+-- As before, but for what waits for an earlier alert, or end, of its incident.
+CREATE OR REPLACE FUNCTION pgbeat.next_delivery(namespace text) RETURNS timestamptz
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT min(CASE WHEN w.schedule_id IS NOT NULL THEN (pgbeat.next_check_in(w.id)).next_at
+           WHEN w.enabled AND w.slots <= (
+               SELECT count(*) FROM pgbeat.deliveries d
+                WHERE d.webhook_id = w.id AND d.sent_at IS NOT NULL)
+           THEN (SELECT min(d.next_at) FROM pgbeat.deliveries d
+                  WHERE d.webhook_id = w.id AND d.sent_at IS NOT NULL)
+           ELSE (SELECT d.next_at FROM pgbeat.deliveries d
+                  WHERE d.webhook_id = w.id AND d.state = 'pending'
+                    AND (d.turn IS NULL OR NOT EXISTS (
+                         SELECT FROM pgbeat.deliveries e
+                          WHERE e.webhook_id = d.webhook_id AND e.incident = d.incident
+                            AND e.state = 'pending' AND e.turn < d.turn))
+                  ORDER BY d.next_at LIMIT 1) END)
+      FROM pgbeat.webhooks_with_deliveries(next_delivery.namespace) w);
+END
 $$;
 
 -- As before, and for webhooks that learn when failures are over: these get them, too.
