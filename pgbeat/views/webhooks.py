@@ -6,6 +6,7 @@ from datetime import datetime
 from pgbeat.views import View
 from pgbeat.webhooks.deliveries import Delivery
 from pgbeat.webhooks.http import Reply
+from pgbeat.webhooks.incidents.model import Incident
 from pgbeat.webhooks.model import Webhook
 
 
@@ -34,6 +35,12 @@ def delivery(row: Delivery) -> View:
     """Returns a delivery."""
     columns = {name: value for name, value in row._asdict().items() if name != "webhook_id"}
     return columns | {"log": [e | {"at": datetime.fromisoformat(e["at"])} for e in row.log]}
+
+
+def incident(row: Incident) -> View:
+    """Returns an open incident of a webhook."""
+    hidden = ("webhook_id", "made_at")
+    return {name: value for name, value in row._asdict().items() if name not in hidden}
 
 
 def tested(key: str, answer: Reply) -> View:

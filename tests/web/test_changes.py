@@ -36,7 +36,8 @@ READING = {
     "jobs stack",
     "lanes list", "lanes show",
     "list", "load", "metrics", "next", "status", "templates list", "templates show", "tokens list",
-    "all", "dev", "tasks", "top", "web", "webhooks deliveries", "webhooks list", "webhooks show",
+    "all", "dev", "tasks", "top", "web", "webhooks deliveries", "webhooks incidents",
+    "webhooks list", "webhooks show",
 }  # fmt: skip
 #: They need a store of another beat's, a worker, or a restored database: the tests of these look
 #: into the audit.

@@ -15,6 +15,7 @@ from tests.support.rows import (
     make_dead_letter,
     make_delivery,
     make_execution,
+    make_incident,
     make_job,
     make_lane,
     make_schedule,
@@ -55,6 +56,12 @@ def of_webhook(sql: Sql, key: Any, number: int) -> Any:
     return key
 
 
+def an_incident(sql: Sql, key: Any, number: int) -> Any:
+    key = key or make_webhook(sql)
+    make_incident(sql, key, f"s{number}", began_at=ago(sql, f"{number // 2} hours"))
+    return key
+
+
 def a_group(sql: Sql, _: Any, number: int) -> Any:
     made = {"name": f"g{number}", "job_source": "user_api", "created_by": "user:root"}
     insert(sql, "groups", made | {"created_at": ago(sql, f"{number} seconds")}, "id")
@@ -80,6 +87,7 @@ LISTS = {
     "deliveries": Listed(
         of_webhook, "/webhooks/w/deliveries", "deliveries", "webhooks/w?state=failed", "[name=id]"
     ),
+    "incidents": Listed(an_incident, "/webhooks/w/incidents", "incidents"),
     "dead letters": Listed(lambda sql, _, number: make_dead_letter(sql), "/dead", "dead"),
     "audit": Listed(a_change, "/audit", "changes"),
 }  # fmt: skip

@@ -15,6 +15,7 @@ from tests.support.rows import (
     make_dead_letter,
     make_delivery,
     make_execution,
+    make_incident,
     make_job,
     make_lane,
     make_schedule,
@@ -113,9 +114,11 @@ def a_group(sql: Sql) -> str:
 
 
 def a_webhook(sql: Sql) -> str:
-    """Makes a webhook with a delivery that failed."""
+    """Makes a webhook with a delivery that failed, and an incident."""
     log = Jsonb([{"at": "2026-01-01T00:00:00+00:00", "status": 503}])
-    make_delivery(sql, make_webhook(sql, slots=1), "failed", payload={"a": 1}, attempts=1, log=log)
+    webhook = make_webhook(sql, slots=1)
+    make_delivery(sql, webhook, "failed", payload={"a": 1}, attempts=1, log=log)
+    make_incident(sql, webhook, "nightly", failures=12, alerts=2, made_at="now")
     return "w"
 
 
@@ -222,6 +225,12 @@ NOUNS = {
         "/webhooks/{id}/deliveries",
         "webhooks deliveries {id}",
         lambda found: found["deliveries"],
+    ),
+    "incident": Noun(
+        a_webhook,
+        "/webhooks/{id}/incidents",
+        "webhooks incidents {id}",
+        lambda found: found["incidents"],
     ),
     "queue": Noun(a_queue, "/queues", "queues", lambda found: found["queues"]),
     "dead letter": Noun(a_queue, "/dead", "dead list", lambda found: found["dead"]),

@@ -1,4 +1,4 @@
-"""`pgbeat webhooks deliveries` and `redeliver`: events that were sent, and sending them again."""
+"""`pgbeat webhooks deliveries`, `redeliver` and `incidents`: what was sent, and what fails."""
 
 from datetime import datetime
 from typing import Any
@@ -15,6 +15,8 @@ from pgbeat.views import webhooks as views
 from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks.deliveries import Delivery
+from pgbeat.webhooks.incidents import model as incidents
+from pgbeat.webhooks.incidents.model import Incident
 
 _STATES = ("pending", "delivered", "failed")
 
@@ -95,3 +97,31 @@ def redeliver_command(
     if count:
         message = f"{what} {'to be ' if dry_run else ''}tried again."
     printing.result({"redelivered": count}, message)
+
+
+@click.command("incidents")
+@click.argument("name")
+@option("--limit", click.IntRange(1, 100_000), "How many, the oldest first.", default=20)
+@on_target
+def incidents_command(target: Target, name: str, limit: int) -> None:
+    """Show what fails at present of which a webhook was told, the oldest first."""
+    with target.reading() as (connection, now):
+        webhook = webhooks.get(connection, name, namespace=target.namespace)
+        rows = incidents.listing(connection, webhook.id, limit=limit + 1)
+    printing.show_listing(
+        rows,
+        json_of=views.incident,
+        cells_of=lambda row: _incident(row, now),
+        none=f"Nothing fails of which webhook {name!r} was told.",
+        limit=limit,
+    )
+
+
+def _incident(row: Incident, now: datetime) -> dict[str, Cell]:
+    return {
+        "what": f"{row.kind} {line(row.name)}",
+        "since": printing.when(row.began_at, now),
+        "failures": row.failures,
+        "sent": row.alerts,
+        "last": printing.when(row.failed_at, now),
+    }

@@ -1,14 +1,17 @@
 """`pgbeat webhooks`: URLs to which events are sent."""
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any
 
 import click
 from rich.text import Text
 
 from pgbeat.cli import Noun
-from pgbeat.cli.operations.deliveries import deliveries_command, redeliver_command
+from pgbeat.cli.operations.deliveries import (
+    deliveries_command,
+    incidents_command,
+    redeliver_command,
+)
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, changing, remove
 from pgbeat.cli.terminal.failures import FAILED
@@ -20,8 +23,6 @@ from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
 from pgbeat.webhooks.formats import FORMATS, is_signed
-from pgbeat.webhooks.incidents import model as incidents
-from pgbeat.webhooks.incidents.model import Incident
 from pgbeat.webhooks.model import EVENTS, Webhook
 
 
@@ -36,6 +37,7 @@ def webhooks_command() -> None:
 
 webhooks_command.add_command(deliveries_command)
 webhooks_command.add_command(redeliver_command)
+webhooks_command.add_command(incidents_command)
 
 
 @webhooks_command.command("list")
@@ -61,6 +63,7 @@ def _cells(row: Webhook, count: Mapping[str, int]) -> dict[str, printing.Cell]:
         "state": _state(row),
         "url": row.url,
         "events": ", ".join(row.events),
+        "incidents": row.open_incidents,
         "pending": count["pending"],
         "failed": Text(str(count["failed"]), style="red" if count["failed"] else ""),
     }
@@ -74,7 +77,6 @@ def show_command(target: Target, name: str) -> None:
         row = webhooks.get(connection, name, namespace=target.namespace)
         count = deliveries.counts(connection, namespace=target.namespace)[name]
         last = deliveries.listing(connection, row.id, limit=1)
-        open_incidents = incidents.listing(connection, row.id)
     until = row.previous_until
     old = until is not None and until > now
     printing.show_facts(
@@ -86,7 +88,7 @@ def show_command(target: Target, name: str) -> None:
         ("only of", "; ".join(views.filters(row)) or None),
         ("format", row.format),
         ("failures", "of an incident at growing intervals" if row.per_incident else "each"),
-        *(("incident", _incident(each, now)) for each in open_incidents),
+        ("incidents", f"{row.open_incidents} open" if row.open_incidents else None),
         ("secret", row.secret_hint),
         ("old secret", f"signs too, until {printing.when(until, now)}" if old else None),
         ("deliveries", ", ".join(f"{number} {state}" for state, number in count.items())),
@@ -95,11 +97,6 @@ def show_command(target: Target, name: str) -> None:
         ("changed", printing.when(row.updated_at, now)),
         view=views.counted(row, count),
     )
-
-
-def _incident(row: Incident, now: datetime) -> str:
-    number = f"{counted(row.failures, 'failure')}, {row.alerts} of them sent"
-    return f"{row.kind} {row.name}: {number}, since {printing.when(row.began_at, now)}"
 
 
 def _state(row: Webhook) -> Text:
@@ -214,11 +211,14 @@ def update_command(
 @click.argument("name")
 @asking
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
-    """Delete a webhook with its deliveries."""
+    """Delete a webhook with its deliveries. Its receiver is not told of the end of incidents."""
     with target.transaction() as connection:
-        webhooks.get(connection, name, namespace=target.namespace)
+        row = webhooks.get(connection, name, namespace=target.namespace)
         count = sum(deliveries.counts(connection, namespace=target.namespace)[name].values())
     rest = f" and the log of {counted(count, 'delivery', 'deliveries')}" if count else ""
+    if row.open_incidents:
+        number = counted(row.open_incidents, "incident")
+        rest += f", without telling its receiver of the end of {number}"
     remove(target, "webhook", name, control.remove, yes=yes, dry_run=dry_run, rest=rest)
 
 

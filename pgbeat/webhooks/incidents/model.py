@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, tuple_
 
 from pgbeat.database.tables import incidents
 
@@ -93,13 +93,24 @@ def new(key: Key, at: datetime) -> Incident:
     return Incident(*key, [], 0, 0, at, at, None, at)
 
 
-#: Of each webhook, at most.
-_MOST = 100
+#: By which a webhook's are listed.
+ORDER = ("began_at", "kind", "name")
 
 
-def listing(connection: Connection, webhook_id: int) -> Sequence[Incident]:
-    """Returns a webhook's open incidents, the oldest first, up to a hundred."""
+def listing(
+    connection: Connection,
+    webhook_id: int,
+    *,
+    after: tuple[datetime, str, str] | None = None,
+    limit: int = 100,
+) -> Sequence[Incident]:
+    """Returns a webhook's open incidents, the oldest first.
+
+    For the next page, `after` is (`began_at`, `kind`, `name`) of the last one.
+    """
     columns = [incidents.c[name] for name in Incident._fields]
     query = select(*columns).where(incidents.c.webhook_id == webhook_id)
-    ordered = query.order_by(incidents.c.began_at, incidents.c.name).limit(_MOST)
-    return [Incident(*row) for row in connection.execute(ordered)]
+    order = [incidents.c[name] for name in ORDER]
+    if after is not None:
+        query = query.where(tuple_(*order) > tuple_(*after))
+    return [Incident(*row) for row in connection.execute(query.order_by(*order).limit(limit))]

@@ -22,7 +22,7 @@ COMMANDS = {
     ),
     "template": ("templates show {}", "jobs run --template {}", "add s --template {} --every 1h"),
     "queue": ("queues pause {}", "dead requeue --queue {}"),
-    "webhook": ("webhooks enable {}", "webhooks deliveries {}"),
+    "webhook": ("webhooks enable {}", "webhooks deliveries {}", "webhooks incidents {}"),
     "living worker": ("workers shutdown {} --yes",),
     "token": ("tokens revoke {}",),
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
 import pytest
@@ -98,6 +99,20 @@ def test_added_for_people(
     assert said == "webhook 'room': secret: slack takes none; its URL is the secret"
 
 
+def test_ntfy(database: str, pgbeat: Webhooks, receiver: Receiver) -> None:
+    """As the documentation says: ntfy takes the field that the template in the URL names."""
+    page = Path(__file__).parents[3] / "docs" / "reference" / "webhooks.md"
+    found = re.search(r"`(--format slack) --url\s'https://ntfy[^/]+(/[^']+)'`", page.read_text())
+    assert found is not None
+    pgbeat(
+        "add", "phone", "--url", receiver.url(found[2]), "--event", "job.failed", *found[1].split()
+    )
+    pgbeat("test", "phone")
+    [request] = receiver.received
+    [template] = parse_qs(urlsplit(request.path).query)["m"]
+    assert request.json[template.strip("{.}")] == "A test of webhook 'phone'"
+
+
 def test_updated(database: str, pgbeat: Webhooks, sql: Sql) -> None:
     pgbeat("add", "pager", *HOOK)
     [(old,)] = sql("SELECT secret FROM pgbeat.webhooks")
@@ -121,8 +136,8 @@ def test_listed(pgbeat: Webhooks, sql: Sql) -> None:
     happen(sql, "failed")
     sql("UPDATE pgbeat.webhooks SET slots = 1")
     assert cells(pgbeat("list")) == [
-        ["webhook", "state", "url", "events", "pending", "failed"],
-        ["pager", "failing", HOOK[1], "job.failed", "1", "1"],
+        ["webhook", "state", "url", "events", "incidents", "pending", "failed"],
+        ["pager", "failing", HOOK[1], "job.failed", "0", "1", "1"],
     ]
 
 
@@ -211,9 +226,14 @@ def test_of_some_events(database: str, pgbeat: Webhooks, sql: Sql) -> None:
 def test_incidents_that_are_open(database: str, pgbeat: Webhooks, sql: Sql) -> None:
     pgbeat("add", "room", *HOOK)
     assert read(database, "webhooks", "show", "room")["open_incidents"] == 0
+    assert "Nothing fails" in pgbeat("incidents", "room")
     [(key,)] = sql("SELECT id FROM pgbeat.webhooks")
     make_incident(sql, key, "nightly", failures=12, alerts=2)
-    assert "schedule nightly: 12 failures, 2 of them sent, since" in pgbeat("show", "room")
+    assert pgbeat("show", "room").count("1 open") == 1
+    [_, [what, *_, failures, sent, _]] = cells(pgbeat("incidents", "room"))
+    assert (what, failures, sent) == ("schedule nightly", "12", "2")
+    refusal = run(database, "webhooks", "remove", "room", input="n\n")
+    assert "without telling its receiver of the end of 1 incident" in refusal.output
     assert read(database, "webhooks", "show", "room")["open_incidents"] == 1
 
 

@@ -212,6 +212,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "POST /webhooks/{name}/enable": (ADMIN, None),
     "POST /webhooks/{name}/disable": (ADMIN, None),
     "GET /webhooks/{name}/deliveries": (ADMIN, None),
+    "GET /webhooks/{name}/incidents": (ADMIN, None),
     "POST /webhooks/{name}/redeliver": (ADMIN, None),
     "POST /webhooks/{name}/deliveries/{delivery_id}/redeliver": (ADMIN, None),
     "POST /webhooks/{name}/test": (ADMIN, None),

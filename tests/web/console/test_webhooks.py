@@ -69,6 +69,7 @@ def test_open_incidents_are_shown(page: Any, sql: Sql) -> None:
     hook = make_webhook(sql, "ops")
     assert "Open incidents" not in html(page.get("/console/webhooks/ops"))
     make_incident(sql, hook, "<nightly>", failures=1200, alerts=3)
+    assert html(page.get("/console/webhooks")).all("a.bad[href$='/webhooks/ops#incidents']")
     said = html(page.get("/console/webhooks/ops")).words
     assert re.search(r"schedule <nightly> .* 1,200 3 ", said)
 
@@ -93,7 +94,7 @@ def test_deliveries_are_shown_and_made_again(page: Any, sql: Sql) -> None:
     make_delivery(sql, hook)
     said = html(page.get("/console/webhooks")).words
     assert "ops https://example.com/hook active pending job.failed" in said
-    assert re.search(r"(ago|now) 1 1 job\.failed", said)
+    assert re.search(r"(ago|now) 0 1 1 job\.failed", said)
     said = html(page.get(path)).words
     assert "2026-01-01 00:00:00 answered 204" in said
     assert "2026-01-01 00:00:00 refused" in said

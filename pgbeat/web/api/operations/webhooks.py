@@ -15,6 +15,7 @@ from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
 from pgbeat.webhooks.formats import Format, is_signed
+from pgbeat.webhooks.incidents import model as incidents
 from pgbeat.webhooks.model import EVENTS
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
@@ -138,6 +139,28 @@ class DeliveryPage(BaseModel):
     next: Next
 
 
+@of_row(incidents.Incident, ("webhook_id", "made_at"))
+class FoundIncident(BaseModel):
+    """What fails at present, of which a webhook was told."""
+
+    kind: incidents.Kind
+    name: str = Field(description="Of the schedule, or of the task without one.")
+    events: list[str] = Field(description="That were its failures.")
+    failures: int = Field(description="How many there were.")
+    alerts: int = Field(description="How many of these were sent.")
+    failed_at: datetime = Field(description="When it last failed.")
+    next_alert_at: datetime = Field(
+        description="Failures before that are not sent, if the webhook gets one alert per incident."
+    )
+
+
+class IncidentPage(BaseModel):
+    """A page of a webhook's open incidents, the oldest first."""
+
+    incidents: list[FoundIncident]
+    next: Next
+
+
 class RedeliveryDone(Done):
     """Confirms how many events are delivered again."""
 
@@ -204,7 +227,7 @@ def update_webhook(call: AdminCall, name: WebhookName, body: WebhookChanges) -> 
 
 @router.delete("/{name}", summary="Delete a webhook")
 def delete_webhook(call: AdminCall, name: WebhookName) -> Done:
-    """Deletes a webhook with its deliveries."""
+    """Deletes a webhook with its deliveries. Its receiver is not told of the end of incidents."""
     with call.unit() as unit:
         control.remove(unit, name)
     return Done(message=f"Webhook '{name}' deleted")
@@ -247,6 +270,20 @@ def list_deliveries(
     page, following = split(rows, limit, "created_at", "id")
     shown = [FoundDelivery.model_validate(views.delivery(row)) for row in page]
     return DeliveryPage(deliveries=shown, next=following)
+
+
+@router.get("/{name}/incidents", summary="List a webhook's open incidents")
+def list_incidents(
+    call: AdminCall, name: WebhookName, limit: Limit = 50, after: After = None
+) -> IncidentPage:
+    """Lists what fails at present of which a webhook was told, the oldest first."""
+    last = read(after, moment, str, str)
+    with call.backend.transaction() as connection:
+        webhook = webhooks.get(connection, name, namespace=call.namespace)
+        rows = incidents.listing(connection, webhook.id, after=last, limit=limit + 1)
+    page, following = split(rows, limit, *incidents.ORDER)
+    shown = [FoundIncident.model_validate(views.incident(row)) for row in page]
+    return IncidentPage(incidents=shown, next=following)
 
 
 @router.post("/{name}/redeliver", summary="Redeliver failed deliveries")
