@@ -17,7 +17,7 @@ from uuid import UUID
 
 import psycopg
 from celery import Celery
-from celery.exceptions import Reject
+from celery.exceptions import Reject, SoftTimeLimitExceeded
 from psycopg import generators
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.sql import SQL, Identifier, Literal
@@ -25,7 +25,7 @@ from sqlalchemy import Row, text
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import Settings, settings_of
-from pgbeat.database import connections, identity, sql
+from pgbeat.database import connections, identity, poolers, sql
 from pgbeat.errors import ConfigError, Forbidden, InvalidTransition, SqlFailed, SqlTimeout
 from pgbeat.jobs.checks import sql_jobs
 from pgbeat.jobs.checks.sql_jobs import SqlCall
@@ -177,9 +177,10 @@ class _Run:
     def _commit(self, xid: str) -> None:
         try:
             self._session.execute("COMMIT")
-        except psycopg.Error as error:
-            if not connections.is_lost(error):
+        except (psycopg.Error, SoftTimeLimitExceeded) as error:
+            if isinstance(error, psycopg.Error) and not connections.is_lost(error):
                 raise
+            self._session.close()
             status = self._job.outcome(xid)
             if status == "aborted":
                 raise
@@ -272,6 +273,12 @@ def _opened(settings: Settings) -> Iterator[Session]:
     try:
         if not identity.is_one_of(connection, [settings.url]):
             message = "pgbeat_sql_url: it leads to another database than pgbeat_url"
+            raise ConfigError.of("pgbeat_sql_url", "conflict", message)
+        if not poolers.keeps_session(connection, engine):
+            message = (
+                "pgbeat_sql_url: a transaction-mode pooler answers there, and would give others the "
+                "session as a statement leaves it; it must be the server's own DSN"
+            )
             raise ConfigError.of("pgbeat_sql_url", "conflict", message)
         connections.prepare_session(connection)
         session = connections.driver(connection)

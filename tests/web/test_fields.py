@@ -98,7 +98,7 @@ CLEARED = (
 #: Columns that tell which one it is, or when and by whom it was made.
 OWN = {
     "id", "uid", "name", "created_at", "updated_at", "created_by", "job_source", "source", "secret",
-    "paused_at", "stale_at", "root_id", "unique_key", "position", "last_seen_at",
+    "paused_at", "stale_at", "dispatched_at", "root_id", "unique_key", "position", "last_seen_at",
 }  # fmt: skip
 
 
@@ -119,9 +119,29 @@ def rows(sql: Sql, noun: str) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key not in OWN} for row in found]
 
 
-@pytest.mark.parametrize("noun", ALL)
-def test_each_face_gives_it_the_same_fields(web: Web, sql: Sql, noun: str) -> None:
-    of, wanted = NOUNS[noun], ALL[noun]
+#: A job that runs a statement in SQL, which stays as it was written.
+STATEMENT: dict[str, Any] = {
+    "task": "pgbeat.sql",
+    "args": ["SELECT '%s', ':x', '<b>', \"é\" -- {{ due_at }}\n FROM \\t"],
+    "kwargs": {"role": "reports", "timeout": "90 s"},
+}
+
+
+@pytest.mark.parametrize(
+    ("noun", "wanted"), [*ALL.items(), *((noun, STATEMENT) for noun in ("job", "template"))]
+)
+def test_each_face_gives_it_the_same_fields(
+    app: Celery, sql: Sql, noun: str, wanted: dict[str, Any]
+) -> None:
+    app.conf.pgbeat_sql_roles = ["reports", "billing"]
+    app.conf.pgbeat_sql_url = "postgresql://sql_jobs@127.0.0.1:9/x"
+    with opened(app) as web:
+        same_fields(web, sql, noun, wanted)
+
+
+def same_fields(web: Web, sql: Sql, noun: str, wanted: dict[str, Any]) -> None:
+    """Makes it through each face, and compares what is shown and the rows."""
+    of = NOUNS[noun]
     names = [{"name": f"n-{number}"} if "name" in of.good else {} for number in range(3)]
     made = ask_api(web, of.api[0], names[0] | wanted)
     assert made.status_code == 201, made.text

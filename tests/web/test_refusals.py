@@ -53,7 +53,10 @@ def sql(dsn: str) -> Iterator[Sql]:
 @pytest.fixture(scope="module")
 def web(dsn: str) -> Iterator[Web]:
     """Serves an app with tasks."""
-    with opened(make_app(dsn), webhook_private=False) as found:
+    app = make_app(dsn)
+    app.conf.pgbeat_sql_roles = ["reports"]
+    app.conf.pgbeat_sql_url = "postgresql://sql_jobs@127.0.0.1:9/x"
+    with opened(app, webhook_private=False) as found:
         yield found
 
 
@@ -68,6 +71,8 @@ class Case(NamedTuple):
 
 
 OWN = {"job_policy": {"retry_base": 60, "retry_cap": 59}}
+#: A job that runs a statement in SQL.
+STATEMENT: dict[str, Any] = {"task": "pgbeat.sql", "args": ["SELECT 1"]}
 CASES: dict[str, list[Case]] = {
     "schedule": [
         Case({"cron": "61 * * * *"}, "cron"),
@@ -210,6 +215,13 @@ CASES: dict[str, list[Case]] = {
         Case({"limit": 3}, "limit", "out_of_range"),
     ],
 }
+for noun in ("schedule", "job"):
+    CASES[noun] += [
+        Case({**STATEMENT, "kwargs": {"role": "postgres"}}, "kwargs.role", "unknown"),
+        Case({**STATEMENT, "kwargs": {"timeout": "1 hour"}}, "kwargs.timeout", "out_of_range"),
+        Case({**STATEMENT, "args": [" "]}, "kwargs.statement"),
+        Case({**STATEMENT, "args": []}, "args"),
+    ]
 #: Names that no thing has, but jobs, which have none.
 for noun in ("schedule", "template", "webhook"):
     CASES[noun] += [

@@ -6,13 +6,16 @@ import signal
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import psycopg
 import pytest
+from sqlalchemy.engine import make_url
 
 from pgbeat.config import postgres_url
+from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import Process, until
 from tests.support.recorded_workers import Seen, TrackedWorkers
 
@@ -82,6 +85,9 @@ def test_a_statement_runs_and_its_rows_are_the_result(
         "CREATE TABLE own.empty (n int)": "0",
         "SELECT": "1",
         "DO $$BEGIN PERFORM 1; END$$": "0",
+        "SELECT '%s', '%(a)s', ':a', '{{ due_at }}', $a$'; ROLLBACK$a$": "1",
+        "SAVEPOINT mine": "0",
+        "LISTEN pgbeat_schedules": "0",
     }
     for statement, rows in statements.items():
         [seen] = sql_workers.ends(statement)
@@ -104,6 +110,8 @@ DENIED, NOT_ALLOWED = "(42501)", "must not end its transaction, nor change its r
 
 def test_a_statement_can_do_no_more_than_its_role(sql_workers: SqlWorkers, sql: Sql) -> None:
     [(owner,)] = sql("SELECT current_user")
+    sql("""CREATE PROCEDURE commits() LANGUAGE plpgsql AS
+           $$BEGIN INSERT INTO orders VALUES (9); COMMIT; END$$""")
     worker = sql_workers.start()
     set_role = "SELECT set_config('role', 'none', false)"
     attacks = {
@@ -120,6 +128,8 @@ def test_a_statement_can_do_no_more_than_its_role(sql_workers: SqlWorkers, sql: 
         "COMMIT AND CHAIN": NOT_ALLOWED,
         "ROLLBACK AND CHAIN": NOT_ALLOWED,
         "DO $$BEGIN INSERT INTO orders VALUES (9); COMMIT; END$$": "(2D000)",
+        "CALL commits()": "(2D000)",
+        "PREPARE TRANSACTION 'mine'": "(55000)",
         # It is several.
         "INSERT INTO orders VALUES (9); SELECT 1": "(42601)",
         "COMMIT; INSERT INTO orders VALUES (9)": "(42601)",
@@ -199,6 +209,42 @@ def test_roles_that_are_not_allowed(sql_workers: SqlWorkers, sql: Sql) -> None:
     assert "pgbeat_sql_url: its login may act as" in (seen.job.error or "")
 
 
+def test_a_role_that_was_dropped_meanwhile(sql_workers: SqlWorkers, sql: Sql) -> None:
+    sql_workers.start(pgbeat_sql_roles=[sql_workers.role, "dropped"])
+    [seen] = sql_workers.ends("SELECT 1", kwargs={"role": "dropped"})
+    assert 'SqlFailed: the statement failed (22023): role "dropped" does not exist' in (
+        seen.job.error or ""
+    )
+    [seen] = sql_workers.ends("SELECT 1", kwargs={"role": sql_workers.role})
+    assert seen.job.state == "completed", seen.job.error
+
+
+@needs_pgbouncer
+def test_no_session_that_a_pooler_gives_to_others(
+    sql_workers: SqlWorkers, database: str, tmp_path: Path
+) -> None:
+    """A statement could leave it a `search_path`, or tables, for statements of other roles."""
+    with pooler(database, tmp_path) as shared:
+        url = make_url(shared.url).set(drivername="postgresql", username=sql_workers.login)
+        sql_workers.start(pgbeat_sql_url=url.render_as_string(hide_password=False))
+        [seen] = sql_workers.ends("SELECT set_config('search_path', 'own', false)")
+    assert "pgbeat_sql_url: a transaction-mode pooler answers there" in (seen.job.error or "")
+
+
+def test_a_soft_time_limit_in_the_midst_of_a_commit(sql_workers: SqlWorkers, sql: Sql) -> None:
+    """What has committed is no failure of its job; what was cut off has not committed."""
+    sql_workers.start("prefork")
+    unwatched = "PERFORM set_config('client_connection_check_interval', '0', false);"
+    for what, state, rows in (("", "failed", 3), (unwatched, "completed", 4)):
+        job_id = sql_workers.one(
+            DEFERRED % f"{what} PERFORM pg_sleep(4);", options={"soft_time_limit": 2}
+        )
+        [seen] = sql_workers.tracked.ended(job_id)
+        assert seen.job.state == state, seen.job.error
+        until(lambda: sessions(sql, sql_workers.login) == [])
+        assert sql("SELECT count(*) FROM orders") == [(rows,)]
+
+
 def test_it_is_off_by_default(sql_workers: SqlWorkers) -> None:
     sql_workers.start(pgbeat_sql_roles=[])
     [seen] = sql_workers.ends("SELECT 1", kwargs={"role": sql_workers.role})
@@ -217,6 +263,12 @@ def test_the_statement_is_the_rows_not_the_messages(sql_workers: SqlWorkers, sql
     worker = sql_workers.start()
     [seen] = sql_workers.tracked.ended(job_id)
     assert seen.job.state == "completed", seen.job.error
+    unapproved = sql_workers.one(
+        insert % 8, state="paused", requires_approval=True, is_dispatched=False
+    )
+    sql_workers.tracked.app.send_task(
+        "pgbeat.sql", [insert % 8], task_id=unapproved, headers={"pgbeat_job": True}
+    )
     for headers in ({}, {"pgbeat_job": True}):
         sql_workers.tracked.app.send_task("pgbeat.sql", [insert % 9], headers=headers)
         task_id = sql_workers.tracked.app.send_task("pgbeat.sql", [insert % 9]).id

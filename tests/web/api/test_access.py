@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from psycopg.types.json import Jsonb
 
 from pgbeat.access.actors import Actor
 from pgbeat.jobs.verbs import template_control
 from tests.support.command_line import Sql
 from tests.support.jobs import messages
-from tests.support.rows import make_lane
+from tests.support.pages import html
+from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done, opened, problem
 
 INTERNAL = ("celery.backend_cleanup", "celery.chain", "pgbeat.deliver", "pgbeat.anything")
@@ -244,7 +246,20 @@ def test_statements_in_sql_are_for_administrators(app: Celery, sql: Sql) -> None
             problem(web.user.post("/jobs", json=refused), 403)
         direct = {"args": ["SELECT 1"], "lane": "l"}
         problem(web.user.post("/direct/pgbeat.sql", json=direct), 403)
+        problem(web.user.post("/groups", json={"jobs": [order]}), 403)
+        browser = web.browser(web.token("alice"))
+        form = {"task": "pgbeat.sql", "args": '["SELECT 1"]', "kwargs": "{}"}
+        assert "only administrators may" in html(browser.post("/console/new/job", data=form), 403)
+        for each in (web.viewer, web.nobody):
+            assert each.post("/jobs", json=order).status_code in (401, 403)
         assert count(sql) == 0
+        # Hers, since she was an administrator then.
+        old = make_job(
+            sql, "failed", task="pgbeat.sql", args=Jsonb(["SELECT 1"]), created_by="user:alice"
+        )
+        problem(web.user.post(f"/jobs/{old}/retry"), 403)
+        assert browser.post(f"/console/jobs/{old}", data={"do": "retry"}).status_code == 403
+        sql("DELETE FROM pgbeat.jobs")
         assert done(web.admin.post("/jobs", json=order), 201)
         schedule = {**order, "name": "s", "every": 60}
         assert done(web.admin.post("/admin/scheduled-jobs", json=schedule), 201)
