@@ -69,10 +69,12 @@ well AS (
        AND (s.paused_at IS NULL OR NOT 'schedule.paused' = ANY (o.events))
        AND (s.enabled OR s.completed_at IS NOT NULL OR NOT 'schedule.disabled' = ANY (o.events))
        AND (NOT o.events && ARRAY['job.failed', 'job.run.failed', 'job.late'] OR EXISTS (
-            SELECT FROM pgbeat.ended_jobs j
-             WHERE j.state = 'completed' AND j.schedule_id = s.id AND j.retried_by IS NULL
-               AND j.finished_at > o.failed_at
-               AND j.created_at > coalesce(o.made_at, '-infinity')))
+            SELECT FROM (
+                SELECT j.created_at FROM pgbeat.ended_jobs j
+                 WHERE j.state = 'completed' AND j.schedule_id = s.id AND j.retried_by IS NULL
+                   AND j.finished_at > o.failed_at
+                 ORDER BY j.finished_at DESC LIMIT 10) AS newest
+             WHERE newest.created_at > coalesce(o.made_at, '-infinity')))
     UNION ALL
     SELECT o.webhook_id, o.kind, o.name, 'job.recovered', pgbeat.job_facts(j) || jsonb_build_object(
                'state', j.state, 'started_at', j.started_at, 'finished_at', j.finished_at,
