@@ -84,6 +84,17 @@ INSERT INTO kombu_message (visible, payload, queue_id, job_id)
 SELECT true, '{{}}', (SELECT min(id) FROM kombu_queue), id FROM pgbeat.jobs
  WHERE state = 'pending' AND dispatched_at IS NOT NULL;
 """
+# Of some, what fails has become well again.
+_INCIDENTS = """
+INSERT INTO pgbeat.incidents (webhook_id, kind, name, events, failures, alerts, began_at, failed_at,
+                              made_at, next_alert_at)
+SELECT 2, kind, name, '{{job.failed}}', 9, 2, at - interval '1 day', at, at - interval '1 hour', at
+  FROM (SELECT 'schedule' AS kind, 's' || i AS name, i FROM generate_series(1, {schedules}) AS i
+         UNION ALL
+        SELECT 'task', 'shop.task' || i, i FROM generate_series(0, 39) AS i) AS failing, LATERAL (
+       SELECT now() - CASE WHEN i % 3 = 0 THEN interval '20 days'
+                           ELSE interval '15 minutes' END) AS l (at)
+"""
 #: The share of jobs that have not ended.
 _NEW = 0.03
 
@@ -101,6 +112,7 @@ def fill(dsn: str, rows: int) -> None:
         turn_off_autovacuum(connection)
         _run(connection, _BEFORE, **values)
         _run(connection, _ROWS, **values, first=0, last=new, is_new="false")
+        _run(connection, _INCIDENTS, **values)
         connection.execute("VACUUM ANALYZE")
         _run(connection, _ROWS, **values, first=new, last=rows, is_new="true")
 

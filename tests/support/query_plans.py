@@ -43,6 +43,7 @@ from pgbeat.testing.databases import Databases, TemporaryServer
 from pgbeat.web.pages import summaries
 from pgbeat.webhooks import deliveries
 from pgbeat.webhooks import outbox as webhook_outbox
+from pgbeat.webhooks.incidents.recovery import Recovery
 from tests.support.databases import connected
 from tests.support.explained_plans import Explained, Plan
 from tests.support.jobs import new_job
@@ -257,6 +258,9 @@ QUERIES: dict[str, Query] = {
             room=webhook_outbox.DeliveryRoom(384, 256, 64),
         ),
         20_000,
+    ),
+    "beat: whether what fails is well again": Query(
+        lambda w, c: Recovery("default").look(c), 10_000, 20_000
     ),
     "beat: a step of pruning each table": Query(pruned, 150_000, 200_000),
     "worker: a group goes on": Query(_advance),

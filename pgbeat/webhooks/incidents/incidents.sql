@@ -58,7 +58,7 @@ WITH open AS MATERIALIZED (
       FROM json_to_recordset(CAST(:keys AS json)) AS k (webhook_id bigint, kind text, name text)
            JOIN pgbeat.incidents i USING (webhook_id, kind, name)
            JOIN pgbeat.webhooks w ON w.id = i.webhook_id AND w.enabled),
-well AS (
+well AS MATERIALIZED (
     SELECT o.webhook_id, o.kind, o.name, 'schedule.recovered' AS event, jsonb_build_object(
                'id', s.id, 'name', s.name, 'task', s.task, 'owner', s.owner, 'labels', s.labels,
                'last_completed_at', pgbeat.last_completed_at(s.id)) AS data
@@ -89,7 +89,7 @@ well AS (
             WHERE newest.state = 'completed' AND newest.schedule_id IS NULL LIMIT 1) AS last
            JOIN pgbeat.ended_jobs j ON j.id = last.id
      WHERE o.kind = 'task' AND o.failed_at < now() - CAST(:quiet AS interval)),
-closed AS (
+closed AS MATERIALIZED (
     SELECT o.webhook_id, o.kind, o.name, 'schedule.recovered' AS event, jsonb_build_object(
                'id', s.id, 'name', o.name, 'task', s.task, 'owner', s.owner, 'labels', s.labels,
                'reason', CASE WHEN s.id IS NULL THEN 'the schedule was deleted'
