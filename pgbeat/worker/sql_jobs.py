@@ -276,8 +276,8 @@ def _opened(settings: Settings) -> Iterator[Session]:
             raise ConfigError.of("pgbeat_sql_url", "conflict", message)
         if not poolers.keeps_session(connection, engine):
             message = (
-                "pgbeat_sql_url: a transaction-mode pooler answers there, and would give others the "
-                "session as a statement leaves it; it must be the server's own DSN"
+                "pgbeat_sql_url: a transaction-mode pooler answers there, and would give others "
+                "the session as a statement leaves it; it must be the server's own DSN"
             )
             raise ConfigError.of("pgbeat_sql_url", "conflict", message)
         connections.prepare_session(connection)
