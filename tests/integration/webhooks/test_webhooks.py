@@ -106,12 +106,14 @@ def deliver(app: Celery, connection: Connection) -> Callable[[], int]:
 
 def happen(sql: Sql, times: int = 1, namespace: str = "default") -> None:
     """Ticks that fail."""
-    key = make_schedule(sql, f"s-{uuid.uuid4().hex[:6]}", namespace=namespace)
+    name = f"s-{uuid.uuid4().hex[:6]}"
+    key = make_schedule(sql, name, namespace=namespace)
     sql(
         "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, error) "
-        "SELECT %s, 's', now() + n * interval '1 second', 'failed', 'because ' || n "
+        "SELECT %s, %s, now() + n * interval '1 second', 'failed', 'because ' || n "
         "  FROM generate_series(1, %s) n",
         key,
+        name,
         times,
     )
 
@@ -172,7 +174,8 @@ def test_what_people_read(
     assert "webhook-signature" in machine.headers
     assert "webhook-signature" not in room.headers
     [embed] = json.loads(room.body)["embeds"]
-    assert embed["title"] == "Schedule 's' could not be launched"
+    [name] = sql("SELECT name FROM pgbeat.schedules")[0]
+    assert embed["title"] == f"Schedule '{name}' could not be launched"
     assert {"name": "Error", "value": "because 1"} in embed["fields"]
 
 
