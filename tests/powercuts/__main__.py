@@ -15,12 +15,20 @@ from pathlib import Path
 
 import psycopg
 
+from tests.powercuts import filesystem
 from tests.powercuts.cases import BUILDS, CASES, GATE, JOURNALS, POSTGRES
-from tests.powercuts.machine import PROGRAMS, Machine, NotStarted, image
+from tests.powercuts.machine import PROGRAMS, Host, Machine, NotStarted, image
 from tests.support.processes import Process
 
 #: Seconds within which a publisher must publish, on a busy machine.
-_START = 600.0
+_START = 1200.0
+_WORKER = ("celery", "-A", "tests.powercuts.app", "worker", "-P", "threads", "-c", "8")
+
+
+def _host(given: argparse.Namespace, folder: Path, server: tuple[str, ...]) -> Host:
+    if given.filesystem:
+        return filesystem.FileSystem(folder, server)
+    return Machine(image(given.image), folder, server, given.accelerator)
 
 
 @dataclass
@@ -59,8 +67,8 @@ class Attack:
         self._result = Result(name, build)
         server = (*self._case.server, *(BUILDS[build].arguments if build else ()))
         folder.mkdir(parents=True)
-        self._machine = Machine(image(given.image), folder, server, given.accelerator)
-        place = self._machine.place
+        self._host = _host(given, folder, server)
+        place = self._host.place
         self._dsn = POSTGRES.format(place)
         settings = {
             "broker": self._case.url.format(place),
@@ -68,14 +76,17 @@ class Attack:
             "folder": str(folder),
             "options": self._case.options(place),
             "schema": self._dsn if self._case.has_jobs else None,
+            "threads": given.threads,
         }
         self._env = {**os.environ, "POWERCUTS": json.dumps(settings)}
         self._commands = {
-            "publisher": ("tests.powercuts.app", str(given.threads)),
-            "worker": ("celery", "-A", "tests.powercuts.app", "worker", "-c", "2"),
+            "publisher": ("tests.powercuts.app",),
+            "worker": (*_WORKER, "--without-gossip", "--without-mingle", "--without-heartbeat"),
         }
         self._processes: dict[str, Process] = {}
         self._completed: set[str] = set()
+        #: How many messages were given up after a cut before.
+        self._given_up = 0
         #: Files that the app writes, and how often each id was there.
         self._noted = {(folder / name).open("a+"): Counter[str]() for name in JOURNALS}
 
@@ -84,13 +95,17 @@ class Attack:
         share = self._given.publishes / self._given.cuts
         try:
             self._boot()
-            self._case.prepare(self._machine.place)
+            self._case.prepare(self._host.place)
             self._start("publisher")
             self._start("worker")
+            self._load(1)  # until both work
+            (self._folder / GATE).unlink()
+            self._check()
             while self._result.cuts < self._given.cuts:
                 self._load(share * self._chance.uniform(0.8, 1.2))
                 self._cut()
                 self._boot()
+                self._result.undone_jobs += len(self._completed - self._completed_now())
                 self._check()
         except NotStarted as error:
             self._say(str(error))
@@ -98,7 +113,7 @@ class Attack:
         finally:
             for process in self._processes.values():
                 process.kill_group()
-            self._machine.close()
+            self._host.close()
         self._count()
         return self._result
 
@@ -111,7 +126,7 @@ class Attack:
         self._processes[name] = Process(command, log, self._env)
 
     def _boot(self) -> None:
-        self._say(f"the server answers {self._machine.boot():.0f} s after the power came on")
+        self._say(f"the server answers {self._host.boot():.0f} s after the power came on")
 
     def _load(self, publishes: float) -> None:
         """Lets the publisher publish so many while the worker works, or for `patience` seconds."""
@@ -130,7 +145,7 @@ class Attack:
         self._result.completed_jobs = len(self._completed)
 
     def _cut(self) -> None:
-        lost, kept = self._machine.cut(self._chance.choice((0.0, 0.5)), self._chance)
+        lost, kept = self._host.cut(self._chance.choice((0.0, 0.5)), self._chance)
         (self._folder / GATE).unlink()
         self._result.cuts += 1
         self._result.blocks_lost += lost
@@ -144,19 +159,22 @@ class Attack:
     def _check(self) -> None:
         """Waits until all is executed, or nothing moves even with a new worker; says what is lost.
 
-        What is given up in one check may still be executed before the last one.
+        What is given up in one check may still be executed before the last one, which waits longer.
         """
+        result = self._result
+        is_last = result.cuts == self._given.cuts
+        patience = self._given.patience / (6 if is_last else 30)
+        given_up = 0 if is_last else self._given_up
         for _ in range(2):
             last, changed = -1, time.monotonic()
-            while (left := self._count()) and time.monotonic() < changed + self._given.patience / 2:
+            while (left := self._count()) > given_up and time.monotonic() < changed + patience:
                 if left != last:
                     last, changed = left, time.monotonic()
                 time.sleep(0.5)
-            if not left:
+            if left <= given_up:
                 break
             self._start("worker")
-        result = self._result
-        result.undone_jobs += len(self._completed - self._completed_now())
+        self._given_up = left
         self._say(
             f"of {result.acknowledged} publishes {result.lost} are lost; "
             f"of {result.completed_jobs} completed jobs {result.undone_jobs} are undone"
@@ -205,17 +223,24 @@ def main() -> int:
     parser.add_argument("names", nargs="+", choices=CASES, metavar="NAME", help=", ".join(CASES))
     parser.add_argument("--cuts", type=int, default=20)
     parser.add_argument("--publishes", type=int, default=100_000, help="in all, about")
-    parser.add_argument("--threads", type=int, default=32, help="that publish at once")
+    parser.add_argument("--threads", type=int, default=64, help="that publish at once")
     parser.add_argument(
-        "--patience", type=float, default=300, help="seconds of a load, and of a rest"
+        "--patience",
+        type=float,
+        default=900,
+        help="seconds that a load may take; a sixth of them without progress ends a check",
     )
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--accelerator", default="tcg", help="QEMU's: kvm where there is one")
     parser.add_argument("--image", type=Path, default=Path.home() / ".cache/pgbeat-powercuts")
+    parser.add_argument(
+        "--filesystem", action="store_true", help="cut a file system off, instead of a machine"
+    )
     parser.add_argument("--build", choices=BUILDS, default="", help="a broken build; must fail")
     parser.add_argument("--json", type=Path, metavar="F", help="write the results to a file")
     given = parser.parse_args()
-    if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
+    programs = filesystem.PROGRAMS if given.filesystem else PROGRAMS
+    if missing := [program for program in programs if shutil.which(program) is None]:
         parser.error(f"not in PATH: {', '.join(missing)}; Debian has them")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with all that was started
     folder = Path(tempfile.mkdtemp(prefix="powercuts-"))

@@ -42,34 +42,41 @@ POSTGRES = "postgresql://postgres@{}/postgres"
 _AMQP = "amqp://guest:guest@{}//"
 #: Seconds after which Redis and PGMQ deliver again what a killed worker had.
 _AGAIN = {"visibility_timeout": 10}
+_UNFLUSHED = ("-c", "synchronous_commit=off")
 
 
-def _pgbeat(**options: Any) -> Case:
+def _pgbeat(*arguments: str) -> Case:
     return Case(
-        ("postgres",),
+        ("postgres", *arguments),
         f"pgbeat+{POSTGRES}",
-        lambda place: options,
-        lambda place: upgrade(postgres_url(POSTGRES.format(place))),
+        prepare=lambda place: upgrade(postgres_url(POSTGRES.format(place))),
         has_jobs=True,
     )
 
 
-def _redis(fsync: str) -> Case:
-    server = ("redis", "--appendonly", "yes", "--appendfsync", fsync)
-    return Case(server, "redis://{}/0", lambda place: _AGAIN)
+def _pgmq(*arguments: str) -> Case:
+    # Each publisher's connection has a pool of its own; the server has 100 connections.
+    own = _AGAIN | {"pool_size": 1}
+    return Case(
+        ("postgres", *arguments),
+        pgmq.URL,
+        lambda place: pgmq.options(POSTGRES.format(place)) | own,
+        lambda place: pgmq.install(POSTGRES.format(place)),
+    )
+
+
+def _redis(*arguments: str) -> Case:
+    return Case(("redis", *arguments), "redis://{}/0", lambda place: _AGAIN)
 
 
 CASES = {
     "pgbeat": _pgbeat(),
-    "pgbeat-unflushed": _pgbeat(synchronous_commit="off"),
-    "pgmq": Case(
-        ("postgres",),
-        pgmq.URL,
-        lambda place: pgmq.options(POSTGRES.format(place)) | _AGAIN,
-        lambda place: pgmq.install(POSTGRES.format(place)),
-    ),
-    "redis-always": _redis("always"),
-    "redis-everysec": _redis("everysec"),
+    "pgbeat-unflushed": _pgbeat(*_UNFLUSHED),
+    "pgmq": _pgmq(),
+    "pgmq-unflushed": _pgmq(*_UNFLUSHED),
+    "redis-always": _redis("--appendonly", "yes", "--appendfsync", "always"),
+    "redis-everysec": _redis("--appendonly", "yes", "--appendfsync", "everysec"),
+    "redis-snapshots": _redis(),
     "rabbitmq": Case(("rabbitmq",), _AMQP, lambda place: {"confirm_publish": True}),
     "rabbitmq-unconfirmed": Case(("rabbitmq",), _AMQP),
 }

@@ -1,4 +1,4 @@
-"""The virtual machine: its image, which is made once, and its power switch."""
+"""What a server runs on, with a power switch; a virtual machine, whose image is made once."""
 
 import os
 import random
@@ -6,6 +6,7 @@ import socket
 import struct
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -49,16 +50,55 @@ def image(folder: Path) -> Path:
     return folder
 
 
-class Machine:
-    """A machine whose server, named with its arguments, can be reached at `place`."""
+class Host(ABC):
+    """What a server, named with its arguments, runs on. It can be reached at `place`."""
 
-    def __init__(
-        self, image: Path, folder: Path, server: tuple[str, ...], accelerator: str
-    ) -> None:
+    def __init__(self, folder: Path, server: tuple[str, ...]) -> None:
         self._folder, self._boots = folder, 0
         self._server, (port,) = _SERVERS[server[0]], free_ports(1)
         self._address = ("127.0.0.1", port)
         self.place = f"127.0.0.1:{port}"
+
+    @abstractmethod
+    def _start(self, log: Path) -> Process:
+        """Switches the power on."""
+
+    @abstractmethod
+    def cut(self, kept: float, chance: random.Random) -> tuple[int, int]:
+        """Cuts the power; returns how many blocks, not flushed, the disk lost and kept."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends it for good."""
+
+    def boot(self) -> float:
+        """Switches the power on; returns after how many seconds the server answers."""
+        began = time.monotonic()
+        self._boots += 1
+        log = self._folder / f"boot-{self._boots}.log"
+        self._process = self._start(log)
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > began + _BOOT:
+                raise NotStarted(f"{log}: {self._process.output[-500:]}")
+            time.sleep(0.5)
+        return time.monotonic() - began
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe, suppress(OSError):  # QEMU accepts before anybody listens
+            probe.settimeout(5)
+            probe.connect(self._address)
+            probe.sendall(self._server.greeting)
+            return probe.recv(1) == self._server.answer
+        return False
+
+
+class Machine(Host):
+    """A virtual machine, the disk of which forgets what was not flushed."""
+
+    def __init__(
+        self, image: Path, folder: Path, server: tuple[str, ...], accelerator: str
+    ) -> None:
+        super().__init__(folder, server)
         subprocess.run(["cp", "--sparse=auto", image / "disk", folder / "disk"], check=True)
         self._disk = Disk(folder / "disk", folder / "nbd")
         kernel = f"root=/dev/vda rw init=/sbin/guest serve={','.join(server)} console=ttyS0 quiet"
@@ -85,33 +125,14 @@ class Machine:
             *("-netdev", network, "-device", "virtio-net-pci,netdev=net,romfile="),
         ]
 
-    def boot(self) -> float:
-        """Switches it on; returns after how many seconds the server answers."""
-        began = time.monotonic()
-        self._boots += 1
-        log = self._folder / f"boot-{self._boots}.log"
+    def _start(self, log: Path) -> Process:
         self._disk.plug_in()
-        self._qemu = Process(self._command, log, dict(os.environ))
-        while not self._answers():
-            if self._qemu.poll() is not None or time.monotonic() > began + _BOOT:
-                raise NotStarted(f"{log}: {self._qemu.output[-500:]}")
-            time.sleep(0.5)
-        return time.monotonic() - began
-
-    def _answers(self) -> bool:
-        with socket.socket() as probe, suppress(OSError):  # QEMU accepts before anybody listens
-            probe.settimeout(5)
-            probe.connect(self._address)
-            probe.sendall(self._server.greeting)
-            return probe.recv(1) == self._server.answer
-        return False
+        return Process(self._command, log, dict(os.environ))
 
     def cut(self, kept: float, chance: random.Random) -> tuple[int, int]:
-        """Cuts the power; returns how many blocks, not flushed, the disk lost and kept."""
-        self._qemu.kill_group()
+        self._process.kill_group()
         return self._disk.cut(kept, chance)
 
     def close(self) -> None:
-        """Ends it for good."""
-        self._qemu.kill_group()
+        self._process.kill_group()
         self._disk.close()
