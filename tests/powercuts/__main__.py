@@ -210,10 +210,10 @@ def table(results: list[Result]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for each in results:
-        name = f"{each.name} {each.build}" + ("" if each.started else ", doesn't start")
+        name = f"{each.name} {each.build}".strip() + ("" if each.started else ", doesn't start")
         figures = [each.cuts, each.acknowledged, each.lost, each.executed_again]
         figures += [each.completed_jobs, each.undone_jobs, each.blocks_lost]
-        rows.append(f"| {name.strip()} | {' | '.join(f'{figure:,}' for figure in figures)} |")
+        rows.append(f"| {name} | {' | '.join(f'{figure:,}' for figure in figures)} |")
     return "\n".join(rows)
 
 
