@@ -6,7 +6,7 @@ here=$(dirname "$0")
 root=$1/root
 rm -rf "$root"
 mmdebstrap --quiet --variant=minbase \
-    --include=iproute2,kmod,linux-image-cloud-amd64,postgresql,rabbitmq-server,redis-server \
+    --include=iproute2,kmod,linux-image-cloud-amd64,postgresql,redis-server \
     bookworm "$root"
 install "$here/guest.sh" "$root/sbin/guest"
 chroot "$root" sh -e <<'EOF'
@@ -19,7 +19,6 @@ update-initramfs -u
 setpriv --reuid=postgres --regid=postgres --clear-groups --reset-env \
     sh -c '/usr/lib/postgresql/*/bin/initdb -A trust -E UTF8 --locale=C.UTF-8 /var/lib/postgresql/data'
 echo 'host all all all trust' >>/var/lib/postgresql/data/pg_hba.conf
-echo 'loopback_users = none' >/etc/rabbitmq/rabbitmq.conf
 EOF
 mv "$root"/boot/vmlinuz-* "$1/vmlinuz"
 mv "$root"/boot/initrd.img-* "$1/initrd"

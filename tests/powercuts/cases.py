@@ -39,7 +39,6 @@ GATE = "publish"
 #: Files with an id in each line: of publishes that returned, and of tasks that came to their end.
 JOURNALS = ("acknowledged", "executed")
 POSTGRES = "postgresql://postgres@{}/postgres"
-_AMQP = "amqp://guest:guest@{}//"
 #: Seconds after which Redis and PGMQ deliver again what a killed worker had.
 _AGAIN = {"visibility_timeout": 10}
 _UNFLUSHED = ("-c", "synchronous_commit=off")
@@ -77,8 +76,6 @@ CASES = {
     "redis-always": _redis("--appendonly", "yes", "--appendfsync", "always"),
     "redis-everysec": _redis("--appendonly", "yes", "--appendfsync", "everysec"),
     "redis-snapshots": _redis(),
-    "rabbitmq": Case(("rabbitmq",), _AMQP, lambda place: {"confirm_publish": True}),
-    "rabbitmq-unconfirmed": Case(("rabbitmq",), _AMQP),
 }
 
 

@@ -22,5 +22,4 @@ shift
 case $name in
 postgres) server postgres /usr/lib/postgresql/*/bin/postgres -D /var/lib/postgresql/data -i "$@" ;;
 redis) server redis redis-server --bind 0.0.0.0 --protected-mode no --dir /var/lib/redis "$@" ;;
-rabbitmq) server rabbitmq env HOME=/var/lib/rabbitmq RABBITMQ_NODENAME=rabbit@localhost /usr/lib/rabbitmq/bin/rabbitmq-server ;;
 esac
