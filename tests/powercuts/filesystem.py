@@ -21,7 +21,14 @@ from tests.support.processes import Process, until
 PROGRAMS = ("mke2fs", "mount", "setpriv")
 _SHUTDOWN, _WITHOUT_FLUSH = 0x8004587D, struct.pack("I", 2)
 _BYTES = 4 << 30
+_STILL = {psutil.STATUS_STOPPED, psutil.STATUS_DISK_SLEEP, psutil.STATUS_ZOMBIE}
 _AS_POSTGRES = ("setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups")
+
+
+def _is_still(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() in _STILL
+    return True
 
 
 class FileSystem(Host):
@@ -60,6 +67,12 @@ class FileSystem(Host):
         return Process(self._command, log, dict(os.environ))
 
     def cut(self, kept: float, chance: random.Random) -> tuple[int, int]:
+        # An fsync that is under way may succeed afterwards, in vain: nobody may learn that.
+        tree = self._processes()
+        for process in tree:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        until(lambda: all(map(_is_still, tree)), what="all processes stand still")
         root = os.open(self._root, os.O_RDONLY)
         fcntl.ioctl(root, _SHUTDOWN, _WITHOUT_FLUSH)
         os.close(root)
@@ -67,11 +80,18 @@ class FileSystem(Host):
         return 0, 0
 
     def close(self) -> None:
-        with suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(self._process.pid).children(recursive=True):
-                child.kill()
-        self._process.kill_group()
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait()
         until(self._is_unmounted, what="the server's processes end")
+
+    def _processes(self) -> list[psutil.Process]:
+        """Returns the server's processes, the first one first: it starts the others."""
+        with suppress(psutil.NoSuchProcess):
+            first = psutil.Process(self._process.pid)
+            return [first, *first.children(recursive=True)]
+        return []
 
     def _is_unmounted(self) -> bool:
         if self._root.is_mount():
