@@ -41,6 +41,7 @@ JOURNALS = ("acknowledged", "executed")
 POSTGRES = "postgresql://postgres@{}/postgres"
 #: Seconds after which Redis and PGMQ deliver again what a killed worker had.
 _AGAIN = {"visibility_timeout": 10}
+_PATIENT = "?tcp_user_timeout=600000"
 _UNFLUSHED = ("-c", "synchronous_commit=off")
 
 
@@ -48,7 +49,8 @@ def _pgbeat(*arguments: str) -> Case:
     return Case(
         ("postgres", *arguments),
         f"pgbeat+{POSTGRES}",
-        prepare=lambda place: upgrade(postgres_url(POSTGRES.format(place))),
+        # An emulated server may be silent for longer than pgbeat waits by default.
+        prepare=lambda place: upgrade(postgres_url(POSTGRES.format(place) + _PATIENT)),
         has_jobs=True,
     )
 
