@@ -345,6 +345,8 @@ def test_a_migration_says_what_it_locks(
     """Whatever keeps others from reading or writing a table that was there before."""
     with release_before(f"{int(version) - 1:04}"):
         migrate.upgrade(engine.url)
+    with engine.begin() as connection:
+        connection.execute(text("SELECT pgbeat.adopt_broker()"))
     with release_before(version):
         with engine.connect() as connection:
             [pending] = migrate.pending(connection)

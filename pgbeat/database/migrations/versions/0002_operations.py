@@ -12,6 +12,7 @@ down_revision = "0001"
 
 #: Tables that were there before and that it locks, with the mode. A test compares it.
 LOCKS: dict[str, str] = {
+    "kombu_message": "ACCESS EXCLUSIVE",
     "pgbeat.deliveries": "ACCESS EXCLUSIVE",
     "pgbeat.lanes": "ACCESS EXCLUSIVE",
     "pgbeat.schedules": "ACCESS EXCLUSIVE",
@@ -34,6 +35,7 @@ PARTS = (
     "stacks",
     "batches",
     "set_up",
+    "claim_plans",
 )
 
 
