@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -198,14 +198,19 @@ def test_what_a_worker_cannot_read_fails_alone(site: Site, sql: Sql) -> None:
     assert list(map(set, site.batches())) == [ids(calls)]
 
 
+def cancel_the_first(site: Site, sql: Sql, calls: Sequence[Any]) -> list[Any]:
+    """Cancels the member whose message was sent; the other calls."""
+    [(first,)] = sql("SELECT job_id::text FROM kombu_message WHERE job_id IS NOT NULL")
+    assert run_with(site.client, "jobs", "cancel", first).exit_code == 0
+    return [call for call in calls if call.id != first]
+
+
 def test_only_the_first_member_learns_that_it_is_cancelled(site: Site, sql: Sql) -> None:
     """If its pool can't terminate it, and it reports progress: the others wait again."""
     site.start("-P", "threads", "-c", "1")
     calls = [site.delay("polls") for _ in range(3)]
     until(lambda: len(site.batches()) == 1, 30, "the batch runs")
-    [(first,)] = sql("SELECT job_id::text FROM kombu_message WHERE job_id IS NOT NULL")
-    assert run_with(site.client, "jobs", "cancel", first).exit_code == 0
-    others = [call for call in calls if call.id != first]
+    others = cancel_the_first(site, sql, calls)
     assert [call.get(timeout=60) for call in others] == [None] * 2
     until(lambda: all_ended(sql), 30, "all have ended")
     states = sql("SELECT state, executions, count(*) FROM pgbeat.jobs GROUP BY 1, 2 ORDER BY 1")
@@ -294,9 +299,7 @@ def test_members_wait_again_if_the_first_is_cancelled(site: Site, sql: Sql) -> N
     site.start("-P", "prefork", "-c", "1")
     calls = [site.delay("held") for _ in range(3)]
     until(lambda: len(site.journal()) == 1, 30, "the batch runs")
-    [(first,)] = sql("SELECT job_id::text FROM kombu_message WHERE job_id IS NOT NULL")
-    assert run_with(site.client, "jobs", "cancel", first).exit_code == 0
-    others = [call for call in calls if call.id != first]
+    others = cancel_the_first(site, sql, calls)
     assert [call.get(timeout=60) for call in others] == [call.id for call in others]
     until(lambda: all_ended(sql), 30, "all have ended")
     states = sql("SELECT state, executions, count(*) FROM pgbeat.jobs GROUP BY 1, 2 ORDER BY 1")
