@@ -43,7 +43,7 @@ def engine(
         connect_args={"application_name": name, **(connect_args or {})},
         json_deserializer=_decode,
         hide_parameters=True,
-        use_native_hstore=False,  # a question to the server in each new process
+        use_native_hstore=False,  # else each new engine asks the server for it
         **{"poolclass": NullPool, "isolation_level": "READ COMMITTED", **options},
     )
     event.listen(new, "do_connect", _connect)
