@@ -85,8 +85,11 @@ class Pulse:
                 logger.debug("%s: %s", self._file, error)
 
     def _beat(self) -> None:
-        """Writes the system's monotonic clock, which no correction of its time moves."""
-        self._file.write_text(f"{time.monotonic():.3f}\n")
+        """Writes the system's monotonic clock, which no correction of its time moves.
+
+        In full: rounded up, the sign would come from the future to who reads it at once.
+        """
+        self._file.write_text(f"{time.monotonic()}\n")
 
 
 def _require_own(path: Path) -> None:

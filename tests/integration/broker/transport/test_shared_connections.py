@@ -97,7 +97,8 @@ def test_at_most_two_connections_a_process(connect: Connect, database: str) -> N
 
 def test_nothing_is_left_open(connect: Connect, sql: Sql) -> None:
     before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
-    for _ in range(3):
+    rounds = 10  # more than other threads of this process may open meanwhile
+    for _ in range(rounds):
         held = [connect() for _ in range(3)]
         inboxes = [Inbox(connection, "q") for connection in held]
         publish(held[0], "q", "m")
@@ -107,7 +108,7 @@ def test_nothing_is_left_open(connect: Connect, sql: Sql) -> None:
         until(lambda: others(sql) == [])
         assert sql("SELECT count(*) FROM pgbeat.consumers") == [(0,)]
     if before:
-        assert len(os.listdir("/proc/self/fd")) <= before + 1
+        assert len(os.listdir("/proc/self/fd")) < before + rounds
 
 
 def test_a_process_with_many_open_files(connection: Any) -> None:
