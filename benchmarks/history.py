@@ -155,7 +155,7 @@ def vacuum(database: Filled, run: Run, options: argparse.Namespace) -> Figures:
 def retention(database: Filled, run: Run, options: argparse.Namespace) -> Figures:
     """Returns the seconds in which the oldest day of each history goes."""
     engine = connections.engine(
-        postgres_url(database.url), "pgbeat retention", isolation_level="AUTOCOMMIT"
+        postgres_url(database.url), "pgbeat upkeep", isolation_level="AUTOCOMMIT"
     )
     with engine.connect() as connection:
         oldest = connection.exec_driver_sql(

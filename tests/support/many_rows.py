@@ -124,6 +124,29 @@ def fill_newest(connection: "psycopg.Connection[Any]", schedules: int, rows: int
     _run(connection, _ROWS, **values, first=10**9 - rows, last=10**9, is_new="true")
 
 
+_LEFT = """
+INSERT INTO pgbeat.unfinished_jobs (id, task, args, kwargs, job_source, created_by, is_system_job)
+SELECT gen_random_uuid(), 't', '[]', '{{}}', 'system', 'test', true FROM generate_series(1, {rows});
+INSERT INTO pgbeat.running_executions (job_id, number, worker)
+SELECT id, 1, 'w' FROM pgbeat.unfinished_jobs;
+DELETE FROM pgbeat.running_executions
+ WHERE ctid < (SELECT max(ctid) FROM pgbeat.running_executions);
+DELETE FROM pgbeat.unfinished_jobs WHERE ctid < (SELECT max(ctid) FROM pgbeat.unfinished_jobs)
+"""
+
+
+def leave_pages(dsn: str, rows: int) -> None:
+    """Leaves jobs and executions as when so many have ended, and a vacuum found almost none.
+
+    In two sessions: one reports the rows that it has deleted when it ends.
+    """
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        turn_off_autovacuum(connection)
+        _run(connection, _LEFT, rows=rows)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("VACUUM ANALYZE pgbeat.unfinished_jobs, pgbeat.running_executions")
+
+
 def _run(connection: "psycopg.Connection[Any]", script: str, **values: Any) -> None:
     for statement in script.format(**values).split(";\n"):
         if statement.strip():

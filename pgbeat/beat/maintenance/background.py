@@ -48,7 +48,7 @@ class Background:
 
     def _round(self) -> None:
         try:
-            with kept(self._settings.url, f"pgbeat {self._what}") as connection:
+            with kept(self._settings.url, "pgbeat upkeep") as connection:
                 self._do(connection)
         except DBAPIError as error:
             if not lock_waits.is_lock_timeout(error):

@@ -47,6 +47,7 @@ OF_WORKERS = {
     "change a condition": "UPDATE pgbeat.schedules SET condition_sql = 'SELECT 1'",
     "delete history": "DELETE FROM pgbeat.ended_jobs",
     "prune the audit": "SELECT pgbeat.prune_audit('default', 0, 0, 10)",
+    "analyze a table": "SELECT pgbeat.analyze_table('pgbeat.jobs'::regclass)",
     "send events elsewhere": "UPDATE pgbeat.webhooks SET url = 'https://example.com'",
     "make a template": "INSERT INTO pgbeat.templates (name, task) VALUES ('s', 't')",
 }

@@ -36,6 +36,7 @@ PARTS = (
     "batches",
     "set_up",
     "claim_plans",
+    "statistics",
 )
 
 
