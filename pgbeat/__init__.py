@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pgbeat.beat.signals import condition_started as condition_started
     from pgbeat.broker.publishing.in_transaction import in_transaction as in_transaction
     from pgbeat.errors import PgbeatError as PgbeatError
+    from pgbeat.errors import TimedOut as TimedOut
     from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy as ConcurrencyPolicy
     from pgbeat.jobs.lanes.concurrency import concurrency_policy as concurrency_policy
     from pgbeat.jobs.policy.task_policies import TaskPolicy as TaskPolicy
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pgbeat.jobs.submitting.submit import submit as submit
     from pgbeat.jobs.submitting.submit_group import submit_group as submit_group
     from pgbeat.jobs.submitting.submit_many import submit_many as submit_many
+    from pgbeat.jobs.verbs.events import emit as emit
     from pgbeat.jobs.verbs.stacks import stack as stack
     from pgbeat.monitoring.metrics.collector import metrics_collector as metrics_collector
     from pgbeat.schedules.launchers import Context as Context
@@ -44,13 +46,16 @@ if TYPE_CHECKING:
     from pgbeat.worker.reporting import is_cancelled as is_cancelled
     from pgbeat.worker.reporting import progress as progress
     from pgbeat.worker.reporting import report as report
+    from pgbeat.worker.steps import sleep as sleep
+    from pgbeat.worker.steps import step as step
+    from pgbeat.worker.steps import wait_for as wait_for
 
 #: Where the public names are, by module.
 _HOMES = {
     "beat.scheduler": "Scheduler",
     "beat.signals": "condition_finished condition_started",
     "broker.publishing.in_transaction": "in_transaction",
-    "errors": "PgbeatError",
+    "errors": "PgbeatError TimedOut",
     "jobs.lanes.concurrency": "ConcurrencyPolicy concurrency_policy",
     "jobs.policy.task_policies": "TaskPolicy",
     "jobs.running.task_exceptions": "Cancelled Failed Skip Snooze",
@@ -58,6 +63,7 @@ _HOMES = {
     "jobs.submitting.submit": "submit",
     "jobs.submitting.submit_group": "submit_group",
     "jobs.submitting.submit_many": "submit_many",
+    "jobs.verbs.events": "emit",
     "jobs.verbs.stacks": "stack",
     "monitoring.metrics.collector": "metrics_collector",
     "schedules.launchers": "Context GenericJobLauncher GenericLauncher JobRequest Launcher "
@@ -65,6 +71,7 @@ _HOMES = {
     "worker.finishing.batches": "Member",
     "worker.finishing.finish": "finish",
     "worker.reporting": "Current artifacts checkpoint current is_cancelled progress report",
+    "worker.steps": "sleep step wait_for",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -27,6 +27,8 @@
     ├── WorkerRefused         a worker can't carry out a command
     ├── BrokerUnavailable     the broker can't be reached, or refuses
     ├── CannotFinish          a task can't end in one transaction with what it wrote
+    ├── CannotStep            a task can't have steps, or not here
+    ├── TimedOut              the event that a task waited for has not come in time
     ├── SqlFailed             the statement of a job of `pgbeat.sql` failed, or is not allowed
     │   └── SqlTimeout            it took too long
     └── ConditionError        a condition raised, was refused or returned an invalid value
@@ -337,6 +339,22 @@ class CannotFinish(PgbeatError):
     """A task can't end in one transaction with what it wrote (`pgbeat.finish`)."""
 
     code = "cannot_finish"
+
+
+class CannotStep(PgbeatError):
+    """A task can't have steps, or not here (`pgbeat.step`, `sleep`, `wait_for`).
+
+    The code says why: `not_pgbeats_broker`, `no_job`, `not_late` (without `acks_late`), `batch`,
+    `nested` (within another step), `committed` (its function ended the session's transaction).
+    """
+
+    code = "cannot_step"
+
+
+class TimedOut(PgbeatError):
+    """The event that a task waited for has not come in time (`pgbeat.wait_for`)."""
+
+    code = "timed_out"
 
 
 class SqlFailed(PgbeatError):

@@ -64,6 +64,8 @@ _WORKER = {
     "ended_executions": _KEEP,
     "message_ends": _ALL,
     "stacks": _KEEP,
+    "steps": _KEEP,
+    "events": "SELECT, INSERT",
     "workers": _ALL,
     "consumers": _ALL,
     "reservations": _ALL,

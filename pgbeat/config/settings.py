@@ -84,6 +84,8 @@ class Settings:
     retention_count: int = _setting(100, readers.number(0, highest=1_000_000, whole=True))
     #: Days that the audit log is kept; 0 keeps it for ever.
     audit_days: float = _setting(365.0, readers.number(0, highest=36_500))
+    #: Days that events are kept for jobs that have not waited for them yet; 0 keeps them for ever.
+    event_days: float = _setting(30.0, readers.number(0, highest=36_500))
     #: Separates the schedules and jobs of apps that share the database.
     namespace: str = _setting("default", readers.NAMESPACE)
     #: Under which the schedules of the app's code are recorded; empty: the app's name, as in

@@ -1,5 +1,9 @@
 """Tells errors of the server, which pass, from errors of the statement that met them."""
 
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
 import psycopg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -7,6 +11,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from pgbeat.database import connections
 from pgbeat.errors import Busy, Forbidden, InvalidInput, SchemaError
 
+T = TypeVar("T")
+
+#: Seconds for which `persist` tries again, and its longest pause.
+_PATIENCE, _LONGEST_PAUSE = 20.0, 1.0
 #: Classes and codes of SQLSTATE that say nothing of the statement: it may succeed a moment later,
 #: or on another server. https://www.postgresql.org/docs/current/errcodes-appendix.html
 _PASSING = {
@@ -55,6 +63,30 @@ def is_passing(error: BaseException) -> bool:
         return False
     code = connections.sqlstate(error)
     return code in _PASSING or code[:2] in _PASSING
+
+
+def persist(call: Callable[[], T], say: Callable[[BaseException], object]) -> T:
+    """Calls a function again for some time if the server can't do it now, or is lost.
+
+    `say` is called once with the error, if the second attempt fails like the first: that comes at
+    once, as after an idle connection was lost.
+    """
+    try:
+        return call()
+    except Exception as error:
+        if not is_passing(error):
+            raise
+    give_up_at, pause = time.monotonic() + _PATIENCE, 0.0
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            if not is_passing(error) or time.monotonic() >= give_up_at:
+                raise
+            if not pause:
+                say(error)
+            time.sleep(pause)
+            pause = min(pause + 0.1, _LONGEST_PAUSE)
 
 
 def is_read_only(error: BaseException) -> bool:

@@ -4,7 +4,6 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
     from pgbeat.results.waiting import Waits
 
 logger = logging.getLogger("pgbeat.results")
-
-#: Seconds for which a statement is tried again on a lost connection, and the longest pause.
-_PATIENCE, _LONGEST_PAUSE = 20.0, 1.0
 
 Answer = TypeVar("Answer")
 
@@ -223,27 +219,11 @@ class Store:
         return function(self.joined) if self.joined is not None else self._persist(call)
 
     def _persist(self, call: Callable[[], Answer]) -> Answer:
-        """Tries again for some time if the connection is lost, or the server can't do it now."""
-        try:
-            return call()  # at once after an idle connection was lost
-        except Exception as error:
-            if not server_errors.is_passing(error):
-                raise
-        give_up_at, pause = time.monotonic() + _PATIENCE, 0.0
-        while True:
-            try:
-                return call()
-            except Exception as error:
-                if not server_errors.is_passing(error) or time.monotonic() >= give_up_at:
-                    raise
-                if not pause:
-                    logger.warning(
-                        "Can't reach the results in %s, trying again: %s",
-                        place(self.url),
-                        connections.first_line(error),
-                    )
-                time.sleep(pause)
-                pause = min(pause + 0.1, _LONGEST_PAUSE)
+        return server_errors.persist(call, self._warn)
+
+    def _warn(self, error: BaseException) -> None:
+        why = connections.first_line(error)
+        logger.warning("Can't reach the results in %s, trying again: %s", place(self.url), why)
 
     def disown(self) -> None:
         """Lets go of the parent's connection, which must not be ended by a child."""

@@ -12,7 +12,7 @@ from pgbeat.jobs.explaining import explain
 from pgbeat.jobs.explaining.trace import Phase, Trace
 from pgbeat.jobs.flow import dependencies
 from pgbeat.jobs.rows.model import Job
-from pgbeat.jobs.running import executions
+from pgbeat.jobs.running import executions, steps
 from pgbeat.jobs.running.executions import ARTIFACTS, Execution
 from pgbeat.jobs.running.stacks import Stack
 from pgbeat.jobs.running.task_logs import ExecutionLog
@@ -59,6 +59,7 @@ def detail(connection: Connection, row: Job, redactor: Redactor, *, limit: int) 
         "checkpoint": None if is_deep(row.checkpoint) else row.checkpoint,
         "where": where._asdict(),
         "executions": [execution(run) for run in runs],
+        "steps": [step._asdict() for step in steps.of_job(connection, redactor, row)],
         "chain": [{name: getattr(attempt, name) for name in _OF_CHAIN} for attempt in chain],
         "depends_on": [parent._asdict() for parent in parents],
         "dependents": dependencies.dependents(connection, row.id),

@@ -33,11 +33,13 @@ from pgbeat.database.tables import (
     audit,
     deliveries,
     dependencies,
+    events,
     executions,
     groups,
     jobs,
     schedules,
     stacks,
+    steps,
     ticks,
     webhooks,
 )
@@ -151,6 +153,16 @@ def _orphans(scanned: CTE, dry_run: bool) -> Select[Any]:
     return select(scanned.c.id).where(~exists().where(jobs.c.id == scanned.c.job_id))
 
 
+def _forgotten(scanned: CTE, dry_run: bool) -> Select[Any]:
+    """Returns the steps of chains of which neither the first job nor the last is there."""
+    of_chain = jobs.c.id.in_([scanned.c.root_id, scanned.c.job_id])
+    return select(scanned.c.id).where(~exists().where(of_chain))
+
+
+def _unused_events(scanned: CTE, dry_run: bool) -> Select[Any]:
+    return select(scanned.c.id).where(~exists().where(steps.c.event_id == scanned.c.id))
+
+
 def _old_deliveries(scanned: CTE, dry_run: bool) -> Select[Any]:
     return (
         select(scanned.c.id)
@@ -230,6 +242,15 @@ KINDS = (
         dependencies,
         _by_id(dependencies, dependencies.c.created_at, dependencies.c.job_id),
         _orphans,
+    ),
+    PrunedKind(
+        "steps", steps, _by_id(steps, steps.c.began_at, steps.c.root_id, steps.c.job_id), _forgotten
+    ),
+    PrunedKind(
+        "events",
+        events,
+        _by_id(events, events.c.emitted_at, where=events.c.namespace == _NAMESPACE),
+        _unused_events,
     ),
     PrunedKind("stacks", stacks, _by_id(stacks, stacks.c.asked_at, stacks.c.job_id), _orphans),
     PrunedKind(

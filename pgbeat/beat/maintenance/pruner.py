@@ -13,19 +13,24 @@ from collections import Counter
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Executable
+from sqlalchemy import Connection, Executable, text
 
 from pgbeat.beat.maintenance import histories
 from pgbeat.beat.maintenance.pruned_rows import KINDS, PRUNE_AUDIT, PrunedKind, statement
 from pgbeat.config import Settings
 from pgbeat.database import privileges
-from pgbeat.database.tables import audit, stacks
-from pgbeat.jobs.running.stacks import are_kept
+from pgbeat.database.tables import audit, events
 
 #: Rows that a step scans, at most.
 BATCH = 500
 #: Seconds after which the rows that were kept are scanned again: there are newer ones by then.
 _AGAIN = 3600.0
+
+
+_MISSING = text(
+    "SELECT name FROM unnest(CAST(:names AS text[])) AS t (name) "
+    "WHERE to_regclass('pgbeat.' || name) IS NULL"
+)
 
 
 class Pruner:
@@ -47,7 +52,9 @@ class Pruner:
         self._until: dict[str, datetime] = {}
         self._statements: list[Executable] = []
         self._places: list[tuple[Any, ...]] = []
-        self._began_at, self._has_stacks = 0.0, False
+        self._began_at = 0.0
+        #: Tables that the schema doesn't have: before 0002.
+        self._missing: set[str] = set()
         #: The table that is next.
         self._kind = 0
         #: Rows deleted so far, by what they are; with `dry_run`, those that would be.
@@ -81,12 +88,14 @@ class Pruner:
         if not self._dry_run and not privileges.may_change(connection, audit.name):
             self._statements[-1] = PRUNE_AUDIT
         self._places = [kind.start for kind in KINDS]
-        self._has_stacks = are_kept(connection)
+        self._missing = set(connection.scalars(_MISSING, {"names": list(self.names)}))
 
     def _days(self, kind: PrunedKind) -> float:
         """Returns how long rows are kept; 0 for ever."""
-        if kind.table is stacks and not self._has_stacks:
+        if kind.name in self._missing:
             return 0
+        if kind.table is events:
+            return self._settings.event_days
         return self._settings.audit_days if kind.table is audit else self._settings.retention_days
 
     def _scan(self, connection: Connection, number: int) -> int:

@@ -132,10 +132,17 @@ def approve_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
 @click.command("retry", cls=SectionedCommand)
 @_some_ids
 @option("--priority", "N", "Another priority than before.", type=_priority)
+@option("--from-step", "NAME", "Run this step, and later ones, again.")
 @bulk.filtered()
 @as_admin
 def retry_command(
-    target: Target, /, ids: tuple[str, ...], priority: int | None, actor: Actor, **selection: Any
+    target: Target,
+    /,
+    ids: tuple[str, ...],
+    priority: int | None,
+    from_step: str | None,
+    actor: Actor,
+    **selection: Any,
 ) -> None:
     """Retry jobs that failed, were cancelled or skipped, each as a new job. Needs the app.
 
@@ -145,7 +152,7 @@ def retry_command(
     def done(before: Job, after: Job) -> str:
         return f"Retried job {before.id}, which {job_views.HAS[before.state]}: {_where(after)}"
 
-    options = {"job_source": "user_cli", "priority": priority}
+    options = {"job_source": "user_cli", "priority": priority, "from_step": from_step}
     _apply(target, actor, ids, "retry", done, options, selection)
 
 

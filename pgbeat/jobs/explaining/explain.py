@@ -1,7 +1,8 @@
 """Explains where a job is, and why it isn't running."""
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
@@ -113,6 +114,10 @@ def _scheduled(connection: Connection, job: Job, now: datetime) -> Whereabouts:
         of = f", attempt {job.attempt + 1} of {job.max_attempts}" if job.keeps_id and more else ""
         return Whereabouts("retry", f"is retried by Celery for its task{when}{of}")
     is_kept = job.started_at is not None and job.dispatched_at is None  # with its message
+    if is_kept and job.run_at > now and isinstance(job.message, dict):  # and not masked
+        waits_for = job.message.get("waits_for")
+        if waits_for is not None:
+            return _suspended(waits_for, job.run_at, now)
     if is_kept and job.error is None and job.run_at > now:
         count = connection.scalar(_SNOOZES, {"id": job.id})
         times = "once" if count == 1 else f"{count} times"
@@ -126,6 +131,16 @@ def _scheduled(connection: Connection, job: Job, now: datetime) -> Whereabouts:
         verb = "is tried again" if of else "comes"
         return Whereabouts(cause, f"{verb} in {span(job.run_at - now)}{of}")
     return Whereabouts(cause, f"has been due for {span(now - job.run_at)}{of}", _WORKERS)
+
+
+def _suspended(waits_for: Mapping[str, Any], until: datetime, now: datetime) -> Whereabouts:
+    """Explains a job that sleeps, or waits for an event, in the midst of its steps."""
+    key, left = waits_for["key"], span(until - now)
+    if key is None:
+        return Whereabouts("sleeping", f"sleeps, and continues in {left}")
+    since = span(now - datetime.fromisoformat(waits_for["since"]))
+    most = "" if waits_for["until"] is None else f", and waits {left} more at most"
+    return Whereabouts("waiting", f"has waited for the event {key!r} for {since}{most}")
 
 
 def _in_batch(batch: WaitingBatch, now: datetime) -> Whereabouts:

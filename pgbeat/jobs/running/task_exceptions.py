@@ -57,8 +57,8 @@ class Snooze(Retry):  # type: ignore[misc,unused-ignore]
             except InvalidTimetable as error:
                 raise ValueError(str(error)) from None
         elif not isinstance(delay, timedelta):
-            delay = timedelta(seconds=delay) if abs(delay) <= _LONGEST else timedelta.max
-        if not timedelta(0) <= delay <= timedelta(seconds=_LONGEST):
+            delay = timedelta(seconds=delay) if abs(delay) <= LONGEST else timedelta.max
+        if not timedelta(0) <= delay <= timedelta(seconds=LONGEST):
             raise ValueError(f"a delay must be 0 seconds to 100 years, got {delay}")
         #: How long.
         self.delay = delay
@@ -69,6 +69,22 @@ class Snooze(Retry):  # type: ignore[misc,unused-ignore]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.delay,)
+
+
+class Suspended(Snooze):
+    """Says that the job sleeps or waits. `pgbeat.sleep` and `wait_for` raise it in the task."""
+
+    def __init__(self, delay: float | timedelta, waits_for: Mapping[str, Any]) -> None:
+        """Takes what the job's message has of it: `step` (its id), `key`, `since` and `until`."""
+        super().__init__(delay)
+        self.waits_for = waits_for
+
+    def __str__(self) -> str:
+        key = self.waits_for["key"]
+        return f"sleeps for {span(self.delay)}" if key is None else f"waits for {key}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.delay, self.waits_for)
 
 
 class Failed(Exception):
@@ -94,4 +110,4 @@ class Failed(Exception):
         self.errors, self.results = dict(errors), results
 
 
-_LONGEST = 36_500 * 86_400
+LONGEST = 36_500 * 86_400

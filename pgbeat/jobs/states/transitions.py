@@ -19,7 +19,9 @@ from pgbeat.jobs.rows.model import COLUMNS, Job, of_known
 _BACK = """
            state = CASE WHEN run_at > now() THEN 'scheduled' ELSE 'pending' END,
            dispatched_at = CASE WHEN lane IS NULL AND NOT is_blocked
-                                     AND NOT coalesce(message ? 'batch', false) THEN now() END
+                         AND NOT coalesce(message ? 'batch', false)
+                         AND NOT coalesce(message ? 'waits_for' AND run_at > now(), false)
+                         THEN now() END
 """
 
 

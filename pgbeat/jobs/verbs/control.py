@@ -29,7 +29,7 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows import unique_keys
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.rows.unique_keys import UniqueKey
-from pgbeat.jobs.running import stacks
+from pgbeat.jobs.running import stacks, steps
 from pgbeat.jobs.states import retries, transitions
 from pgbeat.jobs.writing import submissions
 from pgbeat.jobs.writing.submissions import SubmittedJob
@@ -114,6 +114,7 @@ def delete(unit: UnitOfWork, job_id: UUID | str) -> Job:
         raise InvalidTransition.of(job.id, job.state, "deleted", hint)
     transitions.delete(unit.connection, job.id)
     stacks.delete(unit.connection, job.id)
+    steps.delete(unit.connection, job.id)
     unit.record("delete", job, None)
     return job
 
@@ -218,15 +219,21 @@ def freed_lane(job: Job) -> Lanes:
 
 
 def retry(
-    unit: UnitOfWork, job_id: UUID | str, *, job_source: str, priority: int | None = None
+    unit: UnitOfWork,
+    job_id: UUID | str,
+    *,
+    job_source: str,
+    priority: int | None = None,
+    from_step: str | None = None,
 ) -> Job:
     """Retries a job that failed, was cancelled or was skipped, and returns the new job.
 
     It has the same owner and all attempts ahead of it, and needs a new approval if the job needed
-    one. A retry that waits for its time is used instead: its time is now.
+    one. A retry that waits for its time is used instead: its time is now. It continues after the
+    last step that is recorded; with `from_step`, that one and later ones are forgotten.
 
     Raises `InvalidTransition`, also while a retry of the job runs; `NotUnique` if another job has
-    its unique key; `InvalidJob` if its arguments are not known.
+    its unique key; `InvalidJob` if its arguments or the step are not known.
     """
     publisher, connection = unit.publisher, unit.connection
     job = lock(unit, "retry", job_id)
@@ -240,10 +247,13 @@ def retry(
         raise InvalidJob.of(
             "", "malformed", f"job {job.id} can't be retried: its arguments were not JSON"
         )
+    forgotten: dict[str, Any] = {}
+    if from_step is not None:
+        forgotten["forgotten_steps"] = steps.forget(connection, job, from_step)
     coming = _lock_unfinished_retry(connection, job)
     if coming is not None:
         now = _hasten(connection, publisher, job, coming, priority)
-        return finish(unit, "retry", job, *proceed(connection, publisher, now))
+        return finish(unit, "retry", job, *proceed(connection, publisher, now), **forgotten)
     if job.unique_key is not None:
         key = UniqueKey(job.task, job.unique_key)
         taken = unique_keys.lock_and_find(connection, job.namespace, {key: None})
@@ -256,7 +266,7 @@ def retry(
     new = retries.insert_by_hand(connection, job.id, job_source=job_source, priority=priority)
     if new is None:
         raise InvalidTransition.of(job.id, jobs.get(connection, job.id).state, "retried")
-    return finish(unit, "retry", job, *proceed(connection, publisher, new))
+    return finish(unit, "retry", job, *proceed(connection, publisher, new), **forgotten)
 
 
 def _lock_unfinished_retry(connection: Connection, job: Job) -> Job | None:

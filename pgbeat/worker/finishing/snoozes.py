@@ -15,7 +15,7 @@ from pgbeat.broker.publishing.publisher import HeldPublishes
 from pgbeat.broker.transport.outbox import OutboxConnection
 from pgbeat.config import delays_in_table
 from pgbeat.jobs.messages import kept_messages
-from pgbeat.jobs.running.task_exceptions import Cancelled, Skip, Snooze
+from pgbeat.jobs.running.task_exceptions import Cancelled, Skip, Snooze, Suspended
 from pgbeat.results.ending import TaskEnding
 from pgbeat.worker.finishing import attempt_ends
 from pgbeat.worker.recording import process_recorder
@@ -57,7 +57,7 @@ def _arrange(task: Any, snooze: Snooze) -> None:
     if attempt is None or attempt.makes is not None or recorder is None:
         _again(task, countdown=snooze.delay.total_seconds()).apply_async()
         return
-    attempt.runs_in, attempt.message = snooze.delay.total_seconds(), _message(task)
+    attempt.runs_in, attempt.message = snooze.delay.total_seconds(), _message(task, snooze)
     attempt_ends.conclude(attempt, snooze, "RETRY")
     if recorder.record_now(attempt, PATIENCE):
         recorder.was_recorded(attempt, ())
@@ -74,13 +74,19 @@ def _again(task: Any, **options: Any) -> Any:
     return task.signature_from_request(task.request, retries=task.request.retries, **options)
 
 
-def _message(task: Any) -> dict[str, Any] | None:
-    """Returns the running task's message, to be sent again; `None` for a broker elsewhere."""
+def _message(task: Any, snooze: Snooze) -> dict[str, Any] | None:
+    """Returns the running task's message, to be sent again; `None` for a broker elsewhere.
+
+    One that sleeps or waits in the midst of its steps never expires: it has begun.
+    """
     app = task.app
     if not delays_in_table(app.conf):
         return None
     outbox = HeldPublishes()
     producer = app.amqp.Producer(OutboxConnection(outbox), auto_declare=False)
     # In a separate context: the task's end must not hold it back.
-    Context().run(_again(task).apply_async, producer=producer)
-    return kept_messages.written(outbox.messages[0])
+    is_suspended = isinstance(snooze, Suspended)
+    again = _again(task, **({"expires": None} if is_suspended else {}))
+    Context().run(again.apply_async, producer=producer)
+    message = kept_messages.written(outbox.messages[0])
+    return {**message, "waits_for": snooze.waits_for} if is_suspended else message

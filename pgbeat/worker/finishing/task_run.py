@@ -14,6 +14,8 @@ from pgbeat.jobs.checks.task_checks import refuse_coroutine
 from pgbeat.jobs.policy.batches import is_batch
 from pgbeat.results.ending import TaskEnding
 from pgbeat.worker.finishing import batches, endings, policy_retries, replacements, snoozes
+from pgbeat.worker.recording.attempts import Attempt
+from pgbeat.worker.reporting import ATTEMPT
 
 #: Does what follows when a run raises an error. If it raises another one, the next step gets that.
 Step = Callable[[Any, BaseException, TaskEnding | None], None]
@@ -69,6 +71,9 @@ def _replace(task: Any, steps: Sequence[Step], *, is_always: bool | None) -> Non
             value = run(*args, **kwargs)
             if isinstance(value, CoroutineType):
                 value = refuse_coroutine(task, value)
+            attempt: Attempt | None = getattr(task.request, ATTEMPT, None)
+            if attempt is not None and attempt.suspended is not None:  # which the task has caught
+                raise attempt.suspended
         except BaseException as error:
             _follow(steps, task, error, ending)
             raise

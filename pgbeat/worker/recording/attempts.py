@@ -14,6 +14,8 @@ from pgbeat.storable import escaped
 
 if TYPE_CHECKING:
     from pgbeat.jobs.running.stacks import Reason
+    from pgbeat.jobs.running.task_exceptions import Suspended
+    from pgbeat.worker.steps import StepRun
     from pgbeat.worker.task_logs import TaskLog
 
 try:
@@ -82,6 +84,9 @@ class Attempt:
     awaited: str | None = None
     #: Whether another task continues its job (`Task.replace`).
     is_replaced = False
+    #: The steps of its job, once it has used one, and how it sleeps or waits.
+    steps: "StepRun | None" = None
+    suspended: "Suspended | None" = None
     #: What its task raised, if its result says something else.
     raised: BaseException | None = None
     #: Whether its message was delivered before.
@@ -130,7 +135,7 @@ class Attempt:
         self.duration_ms = 1000 * (self.ended - self.began)
         if self.cpu is not None:
             self.cpu_time_ms = 1000 * (time.thread_time() - self.cpu)
-        self.job_state, self.runner = job_state or state, None
+        self.job_state, self.runner, self.steps = job_state or state, None, None
         self.state = state  # last: a thread that sees it sees the rest
 
     def documents(self, worker_id: int | None, pid: int) -> list[tuple[bool, dict[str, Any]]]:

@@ -437,6 +437,15 @@ def test_a_submitter_makes_jobs_in_sql(shop: Submitter, sql: Sql) -> None:
     assert count(sql, "is_blocked AND unfinished_parents = 1") == 1
 
 
+def test_a_submitter_emits(shop: Submitter, sql: Sql) -> None:
+    assert pgbeat.emit("k", 1, app=shop.app)
+    with psycopg.connect(shop.dsn) as connection:
+        assert connection.execute("SELECT pgbeat.emit('k')").fetchall() == [(False,)]
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("SELECT FROM pgbeat.events")
+    assert sql("SELECT key, value FROM pgbeat.events") == [("k", 1)]
+
+
 def test_functions_of_the_owner_are_not_for_everybody(sql: Sql, ordinary_role: Role) -> None:
     sql(f"GRANT USAGE ON SCHEMA pgbeat TO {ordinary_role.name}")
     names = [
@@ -447,7 +456,7 @@ def test_functions_of_the_owner_are_not_for_everybody(sql: Sql, ordinary_role: R
             "AND proname LIKE '%\\_as\\_owner'"
         )
     ]
-    assert len(names) == 7
+    assert len(names) == 8
     for name in names:
         [(may,)] = sql("SELECT has_function_privilege(%s, %s, 'EXECUTE')", ordinary_role.name, name)
         assert not may, name

@@ -17,7 +17,7 @@ LOCKS: dict[str, str] = {
     "pgbeat.lanes": "ACCESS EXCLUSIVE",
     "pgbeat.schedules": "ACCESS EXCLUSIVE",
     "pgbeat.templates": "ACCESS EXCLUSIVE",
-    "pgbeat.unfinished_jobs": "SHARE",
+    "pgbeat.unfinished_jobs": "SHARE ROW EXCLUSIVE",
     "pgbeat.webhooks": "ACCESS EXCLUSIVE",
 }
 
@@ -34,6 +34,7 @@ PARTS = (
     "incidents",
     "stacks",
     "batches",
+    "steps",
     "set_up",
     "claim_plans",
     "statistics",

@@ -226,12 +226,25 @@ class JobParent(BaseModel):
     )
 
 
+class JobStep(BaseModel):
+    """What a job or one that it retries did once, or for what it sleeps or waits."""
+
+    name: str = Field(description="With `#2` if it is the second of its name.")
+    kind: Literal["step", "sleep", "wait"]
+    state: Literal["done", "sleeping", "waiting", "timed_out"]
+    began_at: datetime
+    until: datetime | None = Field(description="When a sleep ends, or a wait times out.")
+    finished_at: datetime | None
+    value: Any = Field(description="What it returned, or its event's value, if that is JSON.")
+
+
 class JobDetail(ListedJob):
-    """A job with its explanation, newest executions, retries and dependencies."""
+    """A job with its explanation, newest executions, steps, retries and dependencies."""
 
     checkpoint: Any
     where: JobWhereabouts
     executions: list[FoundExecution]
+    steps: list[JobStep] = Field(description="The first 1,000.")
     chain: list[ChainedJob]
     depends_on: list[JobParent] = Field(description="Its parents, the first 100.")
     dependents: list[UUID] = Field(description="Jobs that depend on it, the first 100.")

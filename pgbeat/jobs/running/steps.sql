@@ -1,0 +1,56 @@
+-- Whether the schema has the table, and this role may read it: before 0002 it doesn't.
+-- name: are_kept
+SELECT coalesce(has_table_privilege(to_regclass('pgbeat.steps'), 'SELECT'), false)
+
+-- name: columns
+s.id, s.kind, s.name, s.n, s.value, s.content_type, s.content_encoding, e.value::text AS event,
+       s.event_id IS NOT NULL AS has_event, s.began_at, s.until, s.finished_at
+
+-- At least one row: the chain's first job and the namespace are in each.
+-- name: open
+SELECT t.root, t.own_namespace, {columns}
+  FROM pgbeat.take_steps(CAST(:job AS uuid)) AS t
+       LEFT JOIN pgbeat.steps s ON s.root_id = t.root
+       LEFT JOIN pgbeat.events e ON e.id = s.event_id
+ ORDER BY s.id
+
+-- A step is recorded once: by the run that commits first.
+-- name: record
+INSERT INTO pgbeat.steps (root_id, job_id, namespace, kind, name, n, value, content_type,
+                          content_encoding, began_at, finished_at)
+VALUES (CAST(:root AS uuid), CAST(:job AS uuid), :namespace, 'step', :name, :n, :value,
+        :content_type, :content_encoding, clock_timestamp() - :seconds * interval '1 second',
+        clock_timestamp())
+ON CONFLICT (root_id, kind, name, n) DO NOTHING
+RETURNING id
+
+-- name: recorded
+SELECT value, content_type, content_encoding FROM pgbeat.steps
+ WHERE root_id = CAST(:root AS uuid) AND kind = 'step' AND name = :name AND n = :n
+
+-- name: suspend
+SELECT * FROM pgbeat.suspend(CAST(:root AS uuid), CAST(:job AS uuid), :namespace, :kind, :name, :n,
+                             CAST(:seconds AS float8))
+
+-- Those of a job's chain, without taking them over for it.
+-- name: of_job
+WITH chain AS MATERIALIZED (
+    SELECT array_agg(c.id) AS ids FROM pgbeat.retry_chain(CAST(:job AS uuid)) AS c (id)),
+roots AS (
+    SELECT unnest(ids) AS id FROM chain
+    UNION
+    SELECT s.root_id FROM pgbeat.steps s WHERE s.job_id = ANY (ARRAY(SELECT unnest(ids) FROM chain)))
+SELECT {columns}
+  FROM pgbeat.steps s LEFT JOIN pgbeat.events e ON e.id = s.event_id
+ WHERE s.root_id = ANY (ARRAY(SELECT id FROM roots))
+ ORDER BY s.id LIMIT 1000
+
+-- Forgets steps of a chain from one on.
+-- name: forget
+DELETE FROM pgbeat.steps WHERE id = ANY (CAST(:ids AS bigint[]))
+
+-- Deletes the steps of a chain of which the last job is deleted.
+-- name: delete
+DELETE FROM pgbeat.steps s
+ WHERE CAST(:job AS uuid) IN (s.root_id, s.job_id)
+   AND NOT EXISTS (SELECT FROM pgbeat.jobs j WHERE j.id IN (s.root_id, s.job_id))
