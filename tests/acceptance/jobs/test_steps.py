@@ -159,6 +159,7 @@ def dies_everywhere(site: Site, sql: Sql, timeout: str | None) -> tuple[str, lis
     return job.id, site.journal()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("timeout", [None, "0.3 s"])
 def test_a_process_killed_at_each_statement(site: Site, sql: Sql, timeout: str | None) -> None:

@@ -79,7 +79,7 @@ def test_results_wait(database: str, read_only: ReadOnly, monkeypatch: Any) -> N
         attempts.append(1)
         read_only(False)
 
-    monkeypatch.setattr("pgbeat.results.store.time.sleep", writable_again)
+    monkeypatch.setattr("pgbeat.database.server_errors.time.sleep", writable_again)
     backend.store_result("a-task", 1, "SUCCESS")
     assert attempts
     assert backend.get_task_meta("a-task")["result"] == 1
