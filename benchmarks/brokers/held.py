@@ -52,14 +52,17 @@ def drain_held(
     with bench.workers(contender, *PREFORK) as crew:
         crew.wait_for_first()
         supply = Supply(contender, crew)
-        with _open(contender, HELD[held]), _dumped(contender, dumps="pg_dump" in held):
-            measured = [supply.measure(length)]
+        dump: tuple[str, ...] = ()
+        if "pg_dump" in held:
+            dump = (str(contender.program("pg_dump")), "--file=/dev/null", contender.url)
+        with _open(contender, HELD[held]), _Dumps(dump) as dumps:
+            measured = [_window(supply, length, dumps)]
             for _ in range(windows - 1):
                 if rate:
                     supply.feed(pause, rate)
                 else:
                     supply.keep_up(pause)
-                measured.append(supply.measure(length))
+                measured.append(_window(supply, length, dumps))
     first, last = measured[0], measured[-1]
     kept = 100 * last["per_s"] / first["per_s"] if first["per_s"] else 0.0
     return {
@@ -72,6 +75,13 @@ def drain_held(
         "most_waited_ms": supply.most_waited * 1000,
         "kept_percent": kept,
     }
+
+
+def _window(supply: "Supply", seconds: float, dumps: "_Dumps") -> Figures:
+    """Returns what the crew did in a time, and for how much of it a dump ran."""
+    before = dumps.seconds()
+    figures = supply.measure(seconds)
+    return {**figures, "dumping_percent": 100 * (dumps.seconds() - before) / seconds}
 
 
 class Supply:
@@ -135,22 +145,32 @@ def _open(contender: PostgresBroker, statements: tuple[str, ...]) -> Iterator[No
                 connection.execute("ROLLBACK")
 
 
-@contextmanager
-def _dumped(contender: PostgresBroker, *, dumps: bool) -> Iterator[None]:
-    """Dumps the database again and again, if asked to."""
-    done = Event()
-    argv = [str(contender.program("pg_dump")), "--file=/dev/null", contender.url]
-    dumping = Thread(target=_dump, args=(argv, done), daemon=True)
-    if dumps:
-        dumping.start()
-    try:
-        yield
-    finally:
-        done.set()
-    if dumps:
-        dumping.join()
+class _Dumps:
+    """Dumps a database again and again, with a second between two dumps."""
 
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._argv = argv
+        self._done = Event()
+        self._thread = Thread(target=self._run, daemon=True)
+        self._spent, self._began = 0.0, 0.0
 
-def _dump(argv: Sequence[str], done: Event) -> None:
-    while not done.wait(1):
-        subprocess.run(argv, check=True)
+    def seconds(self) -> float:
+        """Returns for how long dumps have run so far."""
+        began = self._began
+        return self._spent + (time.monotonic() - began if began else 0.0)
+
+    def __enter__(self) -> "_Dumps":
+        if self._argv:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        if self._argv:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.wait(1):
+            self._began = time.monotonic()
+            subprocess.run(self._argv, check=True)
+            self._spent, self._began = self.seconds(), 0.0

@@ -63,6 +63,8 @@ TABLES: dict[str, tuple[str, list[Row]]] = {
             Row("worker CPU, µs a task, last seconds", "last.worker_us"),
             Row("server CPU, µs a task, first seconds", "first.server_us"),
             Row("server CPU, µs a task, last seconds", "last.server_us"),
+            Row("a dump runs, % of the first seconds", "first.dumping_percent"),
+            Row("a dump runs, % of the last seconds", "last.dumping_percent"),
         ],
     ),
     "ends": (
