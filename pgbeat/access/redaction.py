@@ -189,7 +189,10 @@ class Redactor:
         for task in named or [None]:
             task = task if isinstance(task, str) else None
             before, after = self._state(before, task), self._state(after, task)
-        return record._replace(before=before, after=after)
+        subject = record.subject
+        if record.kind == "event":
+            subject = self.whole(None, subject)
+        return record._replace(before=before, after=after, subject=subject)
 
     def mask_errors(self, nodes: Iterable[Any]) -> None:
         """Masks the errors of nodes of a tree of jobs, in place."""

@@ -67,6 +67,7 @@ COMMANDS = {
     "direct": ("jobs.direct", "Run a task here and now, in a lane's next slot."),
     "doctor": ("operations.doctor", "Check the database, the beat and the broker."),
     "errors": ("operations.errors", "Show why jobs failed."),
+    "events": ("jobs.events", "Look at the events that jobs wait for; emit one."),
     "fence": ("broker.fence", "Show what is held after a restore; hold it, or release it."),
     "grant": ("operations.setup", "Give a role of the database the rights of a profile."),
     "groups": ("jobs.groups", "Look at groups of jobs, make one, cancel one."),

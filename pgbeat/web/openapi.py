@@ -12,6 +12,7 @@ TAGS = [
     {"name": "scheduled jobs", "description": "Schedules, which make jobs by a timetable."},
     {"name": "calendars", "description": "Days, holidays and hours at which schedules skip."},
     {"name": "jobs", "description": "Units of work: submit, watch and control them."},
+    {"name": "events", "description": "What has happened, for which jobs wait."},
     {"name": "groups", "description": "Jobs submitted together, in parallel or in order."},
     {"name": "templates", "description": "Tasks with arguments and a policy, to make jobs from."},
     {"name": "lanes", "description": "Limits on what runs at once, with waiting lines."},

@@ -172,6 +172,12 @@ def a_change(sql: Sql) -> str:
     return str(insert(sql, "audit", change | {"origin": "cli", "after": {"a": 1}}, "id"))
 
 
+def an_event(sql: Sql) -> str:
+    """Makes an event."""
+    sql("SELECT pgbeat.emit('paid/12', '{\"amount\": 12}')")
+    return "paid/12"
+
+
 def first(key: str | int) -> Callable[[Any], Any]:
     """Returns what gets the first of the list at a key."""
     return lambda found: found[key][0]
@@ -249,6 +255,7 @@ NOUNS = {
         a_schedule, "/forecast?start=2030-01-07T12:00:00Z", "forecast --from 2030-01-07T12:00:00Z"
     ),
     "change": Noun(a_change, "/audit", "audit", lambda found: found["changes"]),
+    "event": Noun(an_event, "/events", "events list", lambda found: found["events"]),
     "error": Noun(a_job, "/errors", "errors", without("since", "until"), without("since", "until")),
 }
 

@@ -74,24 +74,29 @@ def in_zone(wall: datetime, local: ZoneInfo, flag: str) -> datetime:
 
 def json_array(text: str) -> list[Any]:
     """Reads a JSON array."""
-    values: list[Any] = _json(text, list, "array", '[1, "two"]')
+    values: list[Any] = _json(text, list, "an array", '[1, "two"]')
     return values
 
 
 def json_object(text: str) -> dict[str, Any]:
     """Reads a JSON object."""
-    values: dict[str, Any] = _json(text, dict, "object", '{"area": "DK1"}')
+    values: dict[str, Any] = _json(text, dict, "an object", '{"area": "DK1"}')
     return values
 
 
+def json_value(text: str) -> Any:
+    """Reads any JSON."""
+    return _json(text, object, "a value", '"paid"')
+
+
 def _json(text: str, kind: type, noun: str, example: str) -> Any:
-    advice = f"write an {noun}, for example '{example}'"
+    advice = f"write {noun}, for example '{example}'"
     try:
         value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"{text!r} is not JSON ({error}); {advice}") from None
     if not isinstance(value, kind):
-        raise click.BadParameter(f"{text!r} is not an {noun}; {advice}")
+        raise click.BadParameter(f"{text!r} is not {noun}; {advice}")
     return value
 
 
@@ -133,6 +138,7 @@ LENGTH: Kind = {"type": duration, "metavar": "TIME"}
 MOMENT: Kind = {"type": read_moment, "metavar": "WHEN"}
 JSON_ARRAY: Kind = {"type": json_array, "metavar": "JSON"}
 JSON_OBJECT: Kind = {"type": json_object, "metavar": "JSON"}
+JSON: Kind = {"type": json_value, "metavar": "JSON"}
 #: May be repeated.
 LABELS: Kind = {"multiple": True, "callback": read_labels, "metavar": "NAME=VALUE"}
 GLOBS: Kind = {"multiple": True, "callback": _as_list, "metavar": "GLOB"}

@@ -1,12 +1,14 @@
 """Provides `pgbeat.emit`, which tells waiting jobs that something has happened."""
 
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from celery import Celery, current_app
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.access import actors
+from pgbeat.access.redaction import Redactor
 from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import settings_of
@@ -15,6 +17,18 @@ from pgbeat.errors import ConfigError, InvalidInput, Problem
 from pgbeat.jobs.running.steps import checked_name, require_schema
 from pgbeat.jobs.writing import submissions
 from pgbeat.results import values
+from pgbeat.storable import is_deep
+
+
+class Event(NamedTuple):
+    """A row of `pgbeat.events`."""
+
+    id: int
+    key: str
+    value: Any
+    #: As in `created_by` of jobs: `user:alice`.
+    emitted_by: str
+    emitted_at: datetime
 
 
 def emit(
@@ -58,17 +72,18 @@ def emit(
 
 
 def store(unit: UnitOfWork, key: str, value: Any) -> bool:
-    """Does what `emit` does in an open unit of work."""
+    """Does what `emit` does in an open unit of work, and records it in the audit log."""
     checked_name(key, "key")
     try:
         document = values.as_json(value)
-    except (TypeError, ValueError, RecursionError) as error:
+        values.from_json(document)  # what waits must be able to read it
+    except (TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         message = f"the value of an event must be JSON, and is not: {error}"
         raise InvalidInput.of("value", "malformed", message) from error
     parameters = {"key": key, "value": document, "by": unit.actor.name}
     try:
         row = unit.connection.execute(_EMIT, {**parameters, "namespace": unit.namespace})
-        return bool(row.scalar_one())
+        is_new = bool(row.scalar_one())
     except DBAPIError as error:
         require_schema(error)
         if connections.sqlstate(error) == "25000":
@@ -76,6 +91,9 @@ def store(unit: UnitOfWork, key: str, value: Any) -> bool:
             problem = Problem("connection", "conflict", f"{message}; use READ COMMITTED")
             raise ConfigError([problem]) from error
         raise
+    if is_new:
+        unit.record_action("emit", "event", key)
+    return is_new
 
 
 def find(connection: Connection, namespace: str, key: str) -> str | None:
@@ -84,5 +102,52 @@ def find(connection: Connection, namespace: str, key: str) -> str | None:
     return value
 
 
+def get(connection: Connection, redactor: Redactor, namespace: str, key: str) -> Event:
+    """Returns an event that there is, masked."""
+    row = connection.execute(_GET, {"namespace": namespace, "key": key}).one()
+    return _shown(row, redactor)
+
+
+def page(
+    connection: Connection,
+    redactor: Redactor,
+    namespace: str,
+    *,
+    prefix: str | None = None,
+    before: int | None = None,
+    limit: int = 50,
+) -> list[Event]:
+    """Returns events whose keys begin so, masked, the newest first.
+
+    For the next page, `before` is the last event's `id`. Who sees keys masked finds none by them.
+    """
+    if prefix and redactor.names(None):
+        return []
+    given = {"namespace": namespace, "prefix": prefix or "", "before": before, "limit": limit}
+    try:
+        return [_shown(row, redactor) for row in connection.execute(_PAGE, given)]
+    except DBAPIError as error:
+        require_schema(error)
+        raise
+
+
+def _shown(row: Any, redactor: Redactor) -> Event:
+    event = Event(*row)
+    value = None if is_deep(event.value) else redactor.value(None, event.value)
+    return event._replace(key=redactor.whole(None, event.key), value=value)
+
+
 _EMIT = text("SELECT pgbeat.emit(:key, CAST(:value AS jsonb), :namespace, :by)")
 _FIND = text("SELECT value::text FROM pgbeat.events WHERE namespace = :namespace AND key = :key")
+_GET = text(
+    "SELECT id, key, value, emitted_by, emitted_at FROM pgbeat.events "
+    "WHERE namespace = :namespace AND key = :key"
+)
+_PAGE = text(
+    """
+    SELECT id, key, value, emitted_by, emitted_at FROM pgbeat.events
+     WHERE namespace = :namespace AND starts_with(key, :prefix)
+       AND id < coalesce(CAST(:before AS bigint), 9223372036854775807)
+     ORDER BY id DESC LIMIT :limit
+    """
+)

@@ -153,6 +153,8 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /forecast": (ADMIN, None),
     "GET /scheduler/metrics": (ANY, None),
     "GET /audit": (ADMIN, None),
+    "GET /events": (ADMIN, None),
+    "POST /events": (ADMIN, {"key": "k"}),
     "GET /jobs": (ANY, None),
     "POST /jobs": ((401, 2, 2, 2), {"task": "jobs.add", "args": [1]}),
     "POST /jobs/bulk": ((401, 2, 2, 2), {"verb": "cancel", "filter": {"task": "jobs.*"}}),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from psycopg.types.json import Jsonb
 
 from pgbeat.access.redaction import MASK
 from tests.support.command_line import Sql
@@ -82,6 +83,9 @@ def places(sql: Sql) -> dict[str, str]:
     values = {"kwargs": {"a": SECRET}, "check_in_url": f"https://x.test/{SECRET}"}
     change = {"actor": "user:root", "origin": "cli", "verb": "update", "kind": "schedule"}
     insert(sql, "audit", {"subject": "s", "after": values, **change}, "id")
+    event = {"key": f"paid/{SECRET}", "value": Jsonb([SECRET]), "emitted_by": "user:root"}
+    insert(sql, "events", {"namespace": "default", **event}, "id")
+    insert(sql, "audit", {**change, "kind": "event", "subject": f"paid/{SECRET}"}, "id")
     payload = f'{{"headers": {{"task": "pay", "argsrepr": "{SECRET}"}}}}'
     letter = make_dead_letter(sql, payload=payload)
     return {
@@ -126,7 +130,7 @@ def test_no_route_shows_what_is_masked(
     assert {
         "/errors", "/jobs", "/jobs/JOB", "/jobs/JOB/tree", "/jobs/JOB/logs", "/jobs/JOB/events",
         "/jobs/JOB/stack", "/results/JOB",
-        "/templates", "/templates/t", "/audit", "/admin/scheduled-jobs", "/admin/scheduled-jobs/s",
+        "/templates", "/templates/t", "/audit", "/admin/scheduled-jobs", "/admin/scheduled-jobs/s", "/events",
         "/admin/scheduled-jobs/s/forecast", "/console/jobs", "/console/jobs/JOB",
         "/console/jobs/JOB/tree", "/console/templates", "/console/templates/t", "/console/audit",
         "/console/schedules/s", "/console/new/job?template=t", "/console/schedules",
@@ -196,3 +200,10 @@ def test_what_may_tell_a_named_argument_is_masked(web: Web, sql: Sql) -> None:
     [run] = done(web.viewer.get(f"/jobs/{job}"))["executions"]
     assert run["metadata"] == {"card": MASK, "rows": 1}
     assert done(web.viewer.get(f"/executions/{run['id']}"))["result"] == MASK
+
+
+def test_whoever_sees_keys_masked_finds_no_event_by_them(web: Web, places: dict[str, str]) -> None:
+    [event] = done(web.viewer.get("/events"))["events"]
+    assert (event["key"], event["value"]) == (MASK, MASK)
+    assert done(web.viewer.get("/events?prefix=paid"))["events"] == []
+    assert len(done(web.admin.get("/events?prefix=paid"))["events"]) == 1

@@ -1,0 +1,73 @@
+"""`pgbeat events`: what has happened, for which jobs may wait by `pgbeat.wait_for`."""
+
+from typing import Any
+
+import click
+
+from pgbeat.access.actors import Actor
+from pgbeat.cli import Noun
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.actors import as_onlooker
+from pgbeat.cli.terminal.asking import changing
+from pgbeat.cli.terminal.options import JSON, newest_option, option
+from pgbeat.cli.terminal.printing import json_line
+from pgbeat.cli.terminal.target import Target
+from pgbeat.jobs.verbs import events
+
+#: Characters of a value that a table shows.
+_MOST = 200
+
+
+@click.group("events", cls=Noun)
+def events_command() -> None:
+    """Look at the events that jobs wait for; emit one.
+
+    A task waits for an event by `pgbeat.wait_for(KEY)`. A key has one event.
+    """
+
+
+@events_command.command("emit")
+@click.argument("key")
+@option("--value", JSON, "What those who wait get; by default null.")
+@changing
+def emit_command(target: Target, /, key: str, value: Any, dry_run: bool) -> None:
+    """Emit an event: jobs that wait for it continue.
+
+    If there is one of that key already, it stays as it is.
+    """
+    with target.unit(dry_run=dry_run) as unit:
+        is_new = events.store(unit, key, value)
+        event = events.get(unit.connection, target.redactor(target.user), unit.namespace, key)
+    message = f"There is an event {key!r} already; it stays."
+    if is_new:
+        message = f"{'Would emit' if dry_run else 'Emitted'} event {key!r}."
+    printing.result(event._asdict() | {"is_new": is_new}, message)
+
+
+@events_command.command("list")
+@option("--prefix", "TEXT", "Only those whose keys begin so.")
+@newest_option
+@as_onlooker
+def list_command(target: Target, prefix: str | None, limit: int, actor: Actor) -> None:
+    """List events, the newest first."""
+    with target.listing() as (connection, _):
+        rows = events.page(
+            connection, target.redactor(actor), target.namespace, prefix=prefix, limit=limit + 1
+        )
+    printing.show_listing(
+        rows,
+        cells_of=lambda row: {
+            "event": row.key,
+            "when (UTC)": printing.utc(row.emitted_at),
+            "by": row.emitted_by,
+            "value": _cut(json_line(row.value)),
+        },
+        names={"event", "by"},
+        folding={"value"},
+        none="There are no such events.",
+        limit=limit,
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST else f"{text[:_MOST]}…"
