@@ -23,6 +23,7 @@ _MARKS = {
     "schedules": {"audit", "ticks", "began", "ended", "beats"},
     "calendars": {"audit"},
     "errors": {"ended"},
+    "events": {"audit", "began", "ended"},
     "tasks": {"ended"},
     "lanes": {"audit", "lanes", "direct", "made", "began", "ended"},
     "queues": {"audit", "messages"},

@@ -57,10 +57,13 @@ class NavSection(NamedTuple):
 
 
 _JOBS, _GROUPS, _TEMPLATES = ("jobs", "Jobs"), ("groups", "Groups"), ("templates", "Templates")
+_EVENTS = ("events", "Events")
 _ADMINS = (
     NavSection("Overview", (("overview", "Overview"),)),
     NavSection("Schedules", (("schedules", "Schedules"), ("calendars", "Calendars"))),
-    NavSection("Jobs", (_JOBS, ("errors", "Errors"), ("tasks", "Tasks"), _GROUPS, _TEMPLATES)),
+    NavSection(
+        "Jobs", (_JOBS, ("errors", "Errors"), ("tasks", "Tasks"), _GROUPS, _TEMPLATES, _EVENTS)
+    ),
     NavSection("Lanes", (("lanes", "Lanes"),)),
     NavSection("Queues", (("queues", "Queues"),)),
     NavSection("Workers", (("workers", "Workers"),)),

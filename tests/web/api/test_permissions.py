@@ -70,6 +70,8 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /console/tasks/{name:path}": (ADMIN_PAGE, None),
     "GET /console/backfill/{name:path}": (ADMIN_PAGE, None),
     "POST /console/backfill/{name:path}": (ADMIN_PAGE, None),
+    "GET /console/events": (ADMIN_PAGE, None),
+    "POST /console/events": (ADMIN_PAGE, None),
     "GET /console/groups": (PAGE, None),
     "GET /console/groups/{group_id}": ((303, 0, 404, 0), None),
     "POST /console/groups/{group_id}": ((303, 0, 404, 0), None),

@@ -130,8 +130,8 @@ def test_no_route_shows_what_is_masked(
     assert {
         "/errors", "/jobs", "/jobs/JOB", "/jobs/JOB/tree", "/jobs/JOB/logs", "/jobs/JOB/events",
         "/jobs/JOB/stack", "/results/JOB",
-        "/templates", "/templates/t", "/audit", "/admin/scheduled-jobs", "/admin/scheduled-jobs/s", "/events",
-        "/admin/scheduled-jobs/s/forecast", "/console/jobs", "/console/jobs/JOB",
+        "/templates", "/templates/t", "/audit", "/admin/scheduled-jobs", "/admin/scheduled-jobs/s",
+        "/events", "/admin/scheduled-jobs/s/forecast", "/console/jobs", "/console/jobs/JOB",
         "/console/jobs/JOB/tree", "/console/templates", "/console/templates/t", "/console/audit",
         "/console/schedules/s", "/console/new/job?template=t", "/console/schedules",
         "/console/overview", "/timeline", "/console/errors",
