@@ -46,7 +46,8 @@ class Piece(NamedTuple):
     #: When the last of them ended; `None` if it still runs, or has no duration.
     end: datetime | None
     number: int
-    #: The newest job, and why it failed; of a decision, why it was made.
+    #: The newest job, and why it failed, or the event that it waits for; of a decision, why it was
+    #: made.
     job_id: UUID | None
     said: str | None
     #: The task of the job that failed, which may have been the schedule's only then.

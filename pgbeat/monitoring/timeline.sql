@@ -27,7 +27,9 @@ WITH pieces AS MATERIALIZED (
             WHERE b.finished_at IS NULL OR b.finished_at >= :since
            UNION ALL
            SELECT 'job', w.* FROM (
-               SELECT 'waiting', greatest(j.created_at, :since), NULL::timestamptz, j.id, NULL
+               SELECT 'waiting', greatest(j.created_at, :since), NULL::timestamptz, j.id,
+                      CASE WHEN j.state = 'scheduled' AND j.dispatched_at IS NULL
+                           THEN j.message #>> '{waits_for,key}' END
                  FROM pgbeat.unfinished_jobs j
                 WHERE j.schedule_id = s.id AND j.state <> 'running'
                 ORDER BY j.created_at DESC LIMIT 20) AS w

@@ -30,7 +30,8 @@ _OF_CHAIN = ("id", "state", "attempt", "created_at", "error")
 def job(row: Job) -> View:
     """Returns a job."""
     columns = {name: value for name, value in row._asdict().items() if name not in HIDDEN}
-    return columns | {name: None for name in ("args", "kwargs") if is_deep(columns[name])}
+    deep = {name: None for name in ("args", "kwargs") if is_deep(columns[name])}
+    return columns | deep | {"waits_for_event": row.waits_for_event}
 
 
 def listed(connection: Connection, rows: Sequence[Job], redactor: Redactor) -> list[View]:

@@ -14,6 +14,7 @@ from tests.support.rows import (
     make_stack,
     make_template,
     make_tick,
+    make_waiting,
     make_webhook,
 )
 
@@ -40,6 +41,9 @@ def write(sql: Sql, text: str, name: str) -> dict[str, str]:
         last_failure="now",
         retry_count=1,
     )
+    event = {"namespace": "default", "key": task, "value": Jsonb(text), "emitted_by": text}
+    insert(sql, "events", event, "id")
+    make_waiting(sql, task, task=task)
     make_tick(sql, key, schedule=name, reason=text, note=text)
     group = {"name": text, "job_source": "user_api", "created_by": text}
     group_id = insert(sql, "groups", group, "id")

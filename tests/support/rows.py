@@ -67,6 +67,27 @@ def make_job(sql: Sql, state: Any = "pending", **values: Any) -> str:
     return str(insert(sql, "jobs", given, "id"))
 
 
+def make_waiting(sql: Sql, key: str, **values: Any) -> str:
+    """Writes a job that has done a step and waits for an event, for an hour; returns its id.
+
+    It began six minutes ago, and waits since five minutes ago.
+    """
+    began, since, [(until,)] = ago(sql, "6 min"), ago(sql, "5 min"), sql("SELECT now() + '1 h'")
+    times = {"created_at": began, "started_at": began, "run_at": until}
+    job = make_job(sql, "scheduled", **times | values)
+    make_execution(sql, job, "snoozed", started_at=began, finished_at=since)
+    of_chain = {"root_id": job, "job_id": job, "namespace": "default", "n": 1}
+    of_value = {"value": b'{"card": "4711"}', "content_type": "application/json"}
+    done = {"kind": "step", "name": "charge", "began_at": began, "finished_at": since}
+    insert(sql, "steps", of_chain | of_value | done, "id")
+    wait = {"kind": "wait", "name": key, "began_at": since, "until": until}
+    number = insert(sql, "steps", of_chain | wait, "id")
+    waits_for = {"step": number, "key": key, "since": f"{since}", "until": f"{until}"}
+    message = {"queue": "celery", "payload": "{}", "waits_for": waits_for}
+    sql("UPDATE pgbeat.jobs SET message = %s WHERE id = %s", Jsonb(message), job)
+    return job
+
+
 def make_lane(sql: Sql, name: str = "l", limit: int | None = 1, **values: Any) -> None:
     """Writes a lane with that many slots."""
     insert(sql, "lanes", {"name": name, "max_running": limit} | values)

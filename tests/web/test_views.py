@@ -22,6 +22,7 @@ from tests.support.rows import (
     make_stack,
     make_template,
     make_tick,
+    make_waiting,
     make_webhook,
 )
 from tests.support.web import Web, done
@@ -71,6 +72,11 @@ def a_job(sql: Sql) -> str:
     )
     make_stack(sql, job_id, run, taken_at="2026-01-01T00:00:01Z")
     return job_id
+
+
+def a_waiting_job(sql: Sql) -> str:
+    """Makes a job that waits for an event."""
+    return make_waiting(sql, "paid/12")
 
 
 def a_schedule(sql: Sql) -> str:
@@ -183,6 +189,12 @@ def first(key: str | int) -> Callable[[Any], Any]:
     return lambda found: found[key][0]
 
 
+def without_durations(trace: Any) -> Any:
+    """Returns a trace that lasts without what grows."""
+    phases = [without("duration_seconds")(phase) for phase in trace["phases"]]
+    return without("until")(trace) | {"phases": phases}
+
+
 def without(*names: str) -> Callable[[Any], Any]:
     """Returns what leaves out fields that only one face adds."""
     return lambda found: {name: value for name, value in found.items() if name not in names}
@@ -192,6 +204,16 @@ SCHEDULES = "/admin/scheduled-jobs"
 NOUNS = {
     "job": Noun(a_job, "/jobs/{id}", "jobs show {id}", of_command=without("trace", "result")),
     "job in a list": Noun(a_job, "/jobs", "jobs list", first("jobs"), lambda printed: printed[0]),
+    "job that waits": Noun(
+        a_waiting_job, "/jobs", "jobs list", first("jobs"), lambda printed: printed[0]
+    ),
+    "trace of steps": Noun(
+        a_waiting_job,
+        "/jobs/{id}/trace",
+        "jobs show {id}",
+        without_durations,
+        lambda job: without_durations(job["trace"]),
+    ),
     "trace": Noun(a_job, "/jobs/{id}/trace", "jobs show {id}", of_command=lambda job: job["trace"]),
     "tree": Noun(a_job, "/jobs/{id}/tree", "jobs tree {id}"),
     "log": Noun(

@@ -10,12 +10,9 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_onlooker
 from pgbeat.cli.terminal.asking import changing
 from pgbeat.cli.terminal.options import JSON, newest_option, option
-from pgbeat.cli.terminal.printing import json_line
+from pgbeat.cli.terminal.printing import cut, json_line
 from pgbeat.cli.terminal.target import Target
 from pgbeat.jobs.verbs import events
-
-#: Characters of a value that a table shows.
-_MOST = 200
 
 
 @click.group("events", cls=Noun)
@@ -60,14 +57,10 @@ def list_command(target: Target, prefix: str | None, limit: int, actor: Actor) -
             "event": row.key,
             "when (UTC)": printing.utc(row.emitted_at),
             "by": row.emitted_by,
-            "value": _cut(json_line(row.value)),
+            "value": cut(json_line(row.value)),
         },
         names={"event", "by"},
         folding={"value"},
         none="There are no such events.",
         limit=limit,
     )
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST else f"{text[:_MOST]}…"

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from pgbeat.access.redaction import Redactor
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.printing import Cell, compact, line, styled, when, when_and_who
+from pgbeat.cli.terminal.printing import Cell, compact, json_line, line, styled, when, when_and_who
 from pgbeat.database import connections
 from pgbeat.jobs.explaining import explain as whereabouts
 from pgbeat.jobs.explaining import trace_rows
@@ -20,8 +20,9 @@ from pgbeat.jobs.explaining.explain import Whereabouts
 from pgbeat.jobs.explaining.trace import Phase, Trace
 from pgbeat.jobs.flow import dependencies
 from pgbeat.jobs.rows.model import Job
-from pgbeat.jobs.running import executions
+from pgbeat.jobs.running import executions, steps
 from pgbeat.jobs.running.executions import Execution
+from pgbeat.jobs.running.steps import ShownStep
 from pgbeat.jobs.states import retries
 from pgbeat.monitoring.statistics import ExecutionStatistics, Overview
 from pgbeat.results.lookup import TaskResult
@@ -79,6 +80,8 @@ def state(job: Job) -> str:
 def _remark(job: Job, now: datetime) -> str | None:
     if job.error is not None:
         return job.error
+    if job.waits_for_event is not None:
+        return f"waiting for {job.waits_for_event}"
     if job.run_at is not None and job.state == "scheduled":
         return printing.relative(job.run_at, now)
     return job.worker if job.state == "running" else None
@@ -97,7 +100,7 @@ def nothing(*, is_filtered: bool) -> str:
 def whole(connection: Connection, job: Job, redactor: Redactor) -> View:
     """Returns all about a job, for JSON."""
     now = connections.now(connection)
-    trace = trace_rows.of_job(connection, job, now)
+    trace = trace_rows.of_job(connection, job, now, steps.of_job(connection, redactor, job))
     return views.detail(connection, job, redactor, limit=100) | {"trace": views.trace(trace, now)}
 
 
@@ -107,6 +110,7 @@ def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
     where = whereabouts.of_job(connection, job, now)
     artifacts = executions.artifacts(connection, [job.id]).get(job.id, [])
     artifacts = redactor.artifacts(job.task, artifacts)
+    known = steps.of_job(connection, redactor, job)
     printing.show_facts(
         str(job.id),
         ("state", _state_in_full(job, where)),
@@ -144,10 +148,11 @@ def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
         ("cancel", when_and_who(job.cancel_requested_at, job.cancel_requested_by, now)),
         ("because", job.cancel_reason),
         ("ended", when(job.finished_at, now)),
-        ("trace", _trace(trace_rows.of_job(connection, job, now), now)),
+        ("trace", _trace(trace_rows.of_job(connection, job, now, known), now)),
         ("error", None if job.error is None else Text(line(job.error), style="red")),
         ("checkpoint", compact(job.checkpoint)),
     )
+    _show_steps(known, now)
     _show_chain(redactor.rows(retries.chain(connection, job.id)), job.id, now)
     runs = executions.of_job(connection, job.id)
     _show_runs([redactor.row(run, job.task) for run in runs], now)
@@ -209,6 +214,25 @@ def _parents(connection: Connection, job: Job) -> Text | None:
     parents = dependencies.of_jobs(connection, [job.id], limit=21).get(job.id, [])
     lines = [f"{parent.id} {parent.outcome or 'has not ended'}" for parent in parents[:20]]
     return Text("\n".join(lines + ["…"] * (len(parents) > 20))) if lines else None
+
+
+def _show_steps(known: list[ShownStep], now: datetime) -> None:
+    if not known:
+        return
+    click.echo()
+    rows: list[dict[str, Cell]] = [
+        {
+            "step": step.name,
+            "kind": step.kind,
+            "state": styled(step.state),
+            "began": printing.relative(step.began_at, now),
+            "took": printing.lasting(step.lasts(now)),
+            "until (UTC)": printing.utc(step.until),
+            "value": printing.cut(json_line(step.value)) if step.has_value else "",
+        }
+        for step in known
+    ]
+    printing.show_table(rows, names={"step"}, folding={"value"})
 
 
 def _show_chain(chain: list[Job], job_id: UUID, now: datetime) -> None:

@@ -27,6 +27,8 @@ from pgbeat.timetables import relative as relative
 from pgbeat.timetables import span as span
 
 Row = TypeVar("Row")
+#: Characters of a value in a table.
+_MOST = 200
 #: What a table or a fact shows. A string is printed on one line, a `Text` as it is.
 Cell = str | int | UUID | Text | None
 
@@ -38,6 +40,8 @@ STYLES = {
     "delivered": "green",
     "running": "cyan",
     "waiting": "cyan",
+    "sleeping": "cyan",
+    "done": "green",
     "scheduled": "cyan",
     "snoozed": "cyan",
     "cancelled": "yellow",
@@ -119,6 +123,11 @@ def _escaped(written: str) -> str:
 def compact(value: Any) -> str:
     """Returns JSON on one line; "" for an empty value."""
     return json_line(value) if value else ""
+
+
+def cut(words: str) -> str:
+    """Returns as much of a text as a table shows."""
+    return words if len(words) <= _MOST else f"{words[:_MOST]}…"
 
 
 def literal(value: Any) -> str:

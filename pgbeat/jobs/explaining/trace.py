@@ -10,10 +10,11 @@ from typing import Literal, NamedTuple
 from uuid import UUID
 
 from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running.steps import ShownStep
 
 Kind = Literal[
-    "created", "approval", "blocked", "scheduled", "backoff", "snoozed", "paused", "lane",
-    "lane_or_queue", "unsent", "queue", "running", "ended"
+    "created", "approval", "blocked", "scheduled", "backoff", "snoozed", "sleeping", "event",
+    "paused", "lane", "lane_or_queue", "unsent", "queue", "running", "ended"
 ]  # fmt: skip
 #: Each kind in words.
 WORDS: dict[Kind, str] = {
@@ -23,6 +24,8 @@ WORDS: dict[Kind, str] = {
     "scheduled": "not due yet",
     "backoff": "backing off",
     "snoozed": "snoozed",
+    "sleeping": "sleeping",
+    "event": "waiting for an event",
     "paused": "paused",
     "lane": "waiting in lane",
     "lane_or_queue": "waiting in lane or queue",
@@ -69,6 +72,13 @@ class TracedAttempt(NamedTuple):
     #: When the last of the jobs ended for which it waited.
     blocked_until: datetime | None = None
     holds: Sequence[Hold] = ()
+    #: Its sleeps, and waits for events, and other steps.
+    steps: Sequence[ShownStep] = ()
+
+    def suspension(self, at: datetime) -> ShownStep | None:
+        """Returns the sleep or the wait that it was in."""
+        those = [step for step in self.steps if step.kind != "step" and step.began_at <= at]
+        return next((s for s in those[::-1] if s.finished_at is None or s.finished_at > at), None)
 
 
 class Phase(NamedTuple):
@@ -85,7 +95,7 @@ class Phase(NamedTuple):
     state: str | None = None
     #: Of an execution.
     number: int | None = None
-    #: The lane, queue or worker.
+    #: The lane, queue or worker; the key of the event.
     where: str | None = None
 
     @property
@@ -93,6 +103,8 @@ class Phase(NamedTuple):
         """Returns it in words, such as `waiting in lane gpu`."""
         if self.kind == "ended":
             return self.state or "ended"
+        if self.kind == "event":
+            return f"waiting for {self.where}"
         where = "" if not self.where else f" on {self.where}" if self.number else f" {self.where}"
         return f"{WORDS[self.kind]}{where}"
 
@@ -236,6 +248,8 @@ def _cut(
     for kind, begin, stop in _with_holds(pieces, holds):
         lasts = end is None and stop > now
         where = job.lane if kind == "lane" else job.queue if kind == "queue" else None
+        if kind == "snoozed" and (step := attempt.suspension(begin)):
+            kind, where = ("sleeping", None) if step.kind == "sleep" else ("event", step.name)
         yield Phase(job.id, job.attempt, kind, begin, None if lasts else stop, where=where)
         if lasts:
             return

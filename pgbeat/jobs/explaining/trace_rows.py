@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 from pgbeat.database import sql
 from pgbeat.jobs.explaining.trace import Hold, Trace, TracedAttempt, TracedRun, trace
 from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running.steps import ShownStep
 from pgbeat.jobs.states import retries
 
 #: Executions of a trace, the newest.
@@ -30,8 +31,13 @@ _CHANGES = text(
 )
 
 
-def of_job(connection: Connection, job: Job, now: datetime) -> Trace:
-    """Returns the trace of a job with all jobs that it retries and all its retries."""
+def of_job(
+    connection: Connection, job: Job, now: datetime, steps: Sequence[ShownStep] = ()
+) -> Trace:
+    """Returns the trace of a job with all jobs that it retries and all its retries.
+
+    `steps` are those of them all, masked.
+    """
     chain = retries.chain(connection, job.id) or [job]
     ids = [str(job.id) for job in chain]
     rows = connection.execute(_RUNS, {"ids": ids, "limit": MOST + 1})
@@ -64,6 +70,7 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Trace:
                 run_at=_run_at(attempt, done, own_runs),
                 blocked_until=blocked.get(attempt.id),
                 holds=_holds(done),
+                steps=steps,
             )
         )
     return trace(attempts, now, is_whole=not has_more)

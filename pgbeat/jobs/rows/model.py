@@ -135,6 +135,14 @@ class Job(NamedTuple):
         return self.state in ENDED
 
     @property
+    def waits_for_event(self) -> str | None:
+        """Returns the key of the event that it waits for (`pgbeat.wait_for`), if it is shown."""
+        if self.state != "scheduled" or self.dispatched_at is not None:
+            return None
+        waits_for = self.message.get("waits_for") if isinstance(self.message, Mapping) else None
+        return None if waits_for is None else waits_for["key"]
+
+    @property
     def audited(self) -> tuple[str, str, dict[str, Any]]:
         """Returns what the audit log records of it."""
         return "job", str(self.id), {name: getattr(self, name) for name in _AUDITED}

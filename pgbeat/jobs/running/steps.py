@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
@@ -190,6 +190,15 @@ class ShownStep(NamedTuple):
     finished_at: datetime | None
     #: What it returned, or its event's value; `None` if that is not JSON.
     value: Any
+
+    @property
+    def has_value(self) -> bool:
+        """Returns whether it is one that returns something, and has."""
+        return self.kind != "sleep" and self.state == "done"
+
+    def lasts(self, now: datetime) -> timedelta:
+        """Returns how long it took, or has taken."""
+        return max((self.finished_at or now) - self.began_at, timedelta())
 
 
 def of_job(connection: Connection, redactor: Redactor, job: Job) -> list[ShownStep]:

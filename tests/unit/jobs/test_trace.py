@@ -9,6 +9,7 @@ import pytest
 
 from pgbeat.jobs.explaining.trace import Hold, Trace, TracedAttempt, TracedRun, trace
 from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running.steps import Kind, ShownStep
 
 START = datetime(2026, 11, 23, 12, tzinfo=UTC)
 ID = uuid4()
@@ -153,6 +154,21 @@ def test_snoozes() -> None:
     assert shape(TracedAttempt(again, runs[:1])).endswith(", snoozed 2–")
     in_lane = job(run_at=50, lane="gpu", dispatched_at=None)
     assert shape(TracedAttempt(in_lane, runs[:1])).endswith(" snoozed, snoozed 2–50, lane 50–")
+
+
+def test_snoozes_in_the_midst_of_steps_say_for_what() -> None:
+    def step(kind: Kind, name: str, begin: float, end: float | None) -> ShownStep:
+        finished = None if end is None else at(end)
+        return ShownStep(name, kind, "", at(begin), None, finished, None)
+
+    runs = [run(1, 2, "snoozed", 1), run(8, 9, "snoozed", 2), run(15, 16, "snoozed", 3)]
+    steps = [step("wait", "k", 1.5, 7), step("sleep", "sleep", 8.5, 15), step("step", "s", 15, 15)]
+    each = TracedAttempt(job(state="scheduled", run_at=200, dispatched_at=None), runs, steps=steps)
+    assert "event 2–8" in shape(each) and "sleeping 9–15" in shape(each)
+    assert shape(each).endswith(", snoozed 16–")  # by itself
+    waits = each._replace(steps=[*steps, step("wait", "k#2", 15.5, None)])
+    [*_, last] = trace([waits], at(100)).phases
+    assert (last.words, last.where, last.end) == ("waiting for k#2", "k#2", None)
 
 
 def test_the_first_wait_of_a_snoozed_job_in_a_lane_is_one_phase() -> None:

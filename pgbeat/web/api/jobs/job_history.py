@@ -11,7 +11,7 @@ from pgbeat.database import connections
 from pgbeat.errors import NotFound
 from pgbeat.jobs.explaining import trace_rows
 from pgbeat.jobs.explaining.trace import Kind
-from pgbeat.jobs.running import executions, stacks, task_logs
+from pgbeat.jobs.running import executions, stacks, steps, task_logs
 from pgbeat.jobs.running.executions import State
 from pgbeat.views import jobs as views
 from pgbeat.web.api.bodies import of_row
@@ -30,7 +30,8 @@ class TracePhase(BaseModel):
     kind: Kind = Field(
         description="`approval`, `paused`, `blocked`: it waits for a person or for other jobs "
         "(parents, or earlier members of its group); `scheduled`, `backoff`, `snoozed`: for its "
-        "first time, that of a retry, or after a snooze; `lane`, `queue`: for a slot, then for a "
+        "first time, that of a retry, or after a snooze; `sleeping`, `event`: in the midst of its "
+        "steps, for a time or an event; `lane`, `queue`: for a slot, then for a "
         "worker, also for another one after a lost execution; `lane_or_queue`: for both, before "
         "its first snooze, since a job keeps only its last dispatch; `unsent`: for beat to send "
         "its message; `running`: one for each execution."
@@ -42,7 +43,7 @@ class TracePhase(BaseModel):
         description="How an execution ended, which may be `lost`, or the job."
     )
     execution: int | None = Field(description="Its number.")
-    where: str | None = Field(description="The lane, queue or worker.")
+    where: str | None = Field(description="The lane, queue, worker or event.")
 
 
 class JobTrace(BaseModel):
@@ -98,7 +99,8 @@ def job_trace(call: TheCall, job_id: JobId) -> JobTrace:
     with call.backend.transaction() as connection:
         job = visible_job(connection, call, job_id)
         now = connections.now(connection)
-        trace = trace_rows.of_job(connection, job, now)
+        known = steps.of_job(connection, call.redactor, job)
+        trace = trace_rows.of_job(connection, job, now, known)
     return JobTrace.model_validate(views.trace(trace, now))
 
 

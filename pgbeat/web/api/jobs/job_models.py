@@ -135,6 +135,9 @@ class FoundJob(BaseModel):
     unfinished_parents: int = Field(description="Jobs that it depends on, and that have not ended.")
     run_at: datetime | None = Field(description="When it may run, if it waits for a time.")
     dispatched_at: datetime | None = Field(description="When its message went to the broker.")
+    waits_for_event: str | None = Field(
+        description="Key of the event that its task waits for.", examples=["paid/12"]
+    )
     callback_of: UUID | None = Field(description="The group whose callback it is.")
     root_id: UUID | None = Field(
         description="The job, or the Celery group, at the top of what it is a part of."

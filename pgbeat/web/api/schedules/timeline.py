@@ -1,5 +1,6 @@
 """`/timeline`: what schedules did and what is due next, over time."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -10,7 +11,7 @@ from sqlalchemy import Connection
 from pgbeat.access.redaction import Redactor
 from pgbeat.monitoring import beats
 from pgbeat.monitoring import timeline as timelines
-from pgbeat.monitoring.timeline import ScheduleTimeline, Timeline
+from pgbeat.monitoring.timeline import Piece, ScheduleTimeline, Timeline
 from pgbeat.web.api.bodies import of_row
 from pgbeat.web.api.schedules.schedule_models import ScheduleHealth
 from pgbeat.web.calls import ViewerCall, WebCall
@@ -26,7 +27,10 @@ class TimelinePiece(BaseModel):
     """A run, a job that waits or a decision not to launch; or several of a kind, close together."""
 
     end: datetime | None = Field(description="When the last one ended; null if it still runs.")
-    said: str | None = Field(description="The error, or why it was skipped; of several, of one.")
+    said: str | None = Field(
+        description="The error, why it was skipped, or the event that it waits for; of several, of "
+        "one."
+    )
 
 
 @of_row(timelines.Coming)
@@ -105,11 +109,15 @@ def read_timeline(
     return timeline._replace(rows=[_masked(row, call.redactor) for row in timeline.rows])
 
 
+def _masks(redactor: Redactor, piece: Piece) -> Callable[[str | None, str], str]:
+    return redactor.whole if piece.kind == "waiting" else redactor.error
+
+
 def _masked(row: ScheduleTimeline, redactor: Redactor) -> ScheduleTimeline:
     pieces = [
         piece
         if piece.said is None or piece.kind in _DECISIONS
-        else piece._replace(said=redactor.error(piece.task, piece.said))
+        else piece._replace(said=_masks(redactor, piece)(piece.task, piece.said))
         for piece in row.pieces
     ]
     return row._replace(pieces=pieces, health=redactor.health(row.health, row.schedule.task))

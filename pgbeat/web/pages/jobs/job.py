@@ -16,7 +16,7 @@ from pgbeat.jobs.flow import dependencies
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.model import Job
-from pgbeat.jobs.running import executions, stacks, task_logs
+from pgbeat.jobs.running import executions, stacks, steps, task_logs
 from pgbeat.jobs.verbs import changes as job_changes
 from pgbeat.jobs.verbs import control
 from pgbeat.results import lookup
@@ -101,7 +101,8 @@ def _show(
         kept = stacks.of_job(connection, visit.redactor, job)
         result = _result(connection, visit, str(job.id))
         where = whereabouts.of_job(connection, job, visit.now)
-        trace = trace_rows.of_job(connection, job, visit.now)
+        known = steps.of_job(connection, visit.redactor, job)
+        trace = trace_rows.of_job(connection, job, visit.now, known)
         chain = jobs.find(connection, [key for key in (job.retry_of, job.retried_by) if key])
         parents = dependencies.of_jobs(connection, [job.id], limit=_MEMBERS).get(job.id, [])
         parent_jobs = {row.id: row for row in jobs.find(connection, [p.id for p in parents])}
@@ -122,6 +123,7 @@ def _show(
         logged=logged,
         log=logs[0] if logs else None,
         stacks=kept,
+        steps=known,
         result=redactor.row(result, job.task),
         where=where,
         trace=trace_chart.drawing(trace, visit.now),

@@ -23,6 +23,8 @@ _WAITS: dict[Kind, str] = {
     "queue": "queue",
     "backoff": "backoff",
     "snoozed": "backoff",
+    "sleeping": "held",
+    "event": "held",
 }
 
 

@@ -188,7 +188,8 @@ def _title(piece: Piece, now: datetime) -> str:
     if piece.kind in ("skipped", "not_launched"):
         return f"{begins}, {piece.kind.replace('_', ' ')}{message}"
     if piece.kind == "waiting":
-        return f"{begins}, has waited for {took}"
+        event = f", now for {first_line(piece.said)[:_SAID]}" if piece.said else ""
+        return f"{begins}, has waited for {took}{event}"
     return f"{begins}, {piece.kind}{' for' if piece.end is None else ' after'} {took}{message}"
 
 
