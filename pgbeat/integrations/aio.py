@@ -20,6 +20,7 @@ from pgbeat.jobs.submitting.submit import submit as submit_one
 from pgbeat.jobs.submitting.submit_group import SubmittedGroup
 from pgbeat.jobs.submitting.submit_group import submit_group as submit_one_group
 from pgbeat.jobs.submitting.submit_many import submit_many as submit_all
+from pgbeat.jobs.verbs.events import emit as emit_one
 from pgbeat.results.awaiting import awaited_results
 
 Returned = TypeVar("Returned")
@@ -102,6 +103,17 @@ async def submit_group(
     """Makes a group, as `pgbeat.submit_group` does."""
     app = app or members.app_of(jobs)
     return await _call(partial(submit_one_group, jobs, **options), connection, app)
+
+
+async def emit(
+    key: str,
+    value: Any = None,
+    *,
+    connection: "AsyncOpened | None" = None,
+    app: Celery | None = None,
+) -> bool:
+    """Stores that something has happened, as `pgbeat.emit` does, and wakes the jobs that wait."""
+    return await _call(partial(emit_one, key, value), connection, app)
 
 
 async def _call(

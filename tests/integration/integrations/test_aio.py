@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import (
 import pgbeat
 from pgbeat import aio
 from pgbeat.config import postgres_url
-from pgbeat.errors import ConfigError, InvalidJob
+from pgbeat.errors import ConfigError, InvalidInput, InvalidJob
 from pgbeat.integrations.aio import GroupOptions, JobOptions, ManyOptions
 from pgbeat.jobs.policy.policies import PolicyOptions
 from tests.support.command_line import Sql
@@ -182,6 +182,34 @@ def test_jobs_without_a_session(app: Celery, sql: Sql) -> None:
 
     asyncio.run(submit())
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(5,)]
+
+
+@DRIVERS
+@pytest.mark.parametrize("kind", ["session", "connection"])
+def test_an_event_comes_with_the_commit(
+    app: Celery, database: str, sql: Sql, kind: str, driver: str
+) -> None:
+    async def emit() -> None:
+        async with engine(database, driver) as own:
+            for key, ends in (("kept", "commit"), ("lost", "rollback")):
+                async with own.connect() if kind == "connection" else AsyncSession(own) as mine:
+                    assert await aio.emit(key, {"n": 1}, connection=mine, app=app)
+                    assert not await aio.emit(key, connection=mine, app=app)
+                    assert sql("SELECT FROM pgbeat.events WHERE key = %s", key) == []
+                    await getattr(mine, ends)()
+            async with own.connect() as strict:
+                await strict.execution_options(isolation_level="REPEATABLE READ")
+                with pytest.raises(ConfigError):
+                    await aio.emit("strict", connection=strict, app=app)
+        with pytest.raises(InvalidInput):
+            await aio.emit("", app=app)
+        assert await aio.emit("alone", app=app)
+
+    asyncio.run(emit())
+    assert sql("SELECT key, value FROM pgbeat.events ORDER BY id") == [
+        ("kept", {"n": 1}),
+        ("alone", None),
+    ]
 
 
 def test_a_session_that_needs_await_is_refused_without(app: Celery, database: str) -> None:
