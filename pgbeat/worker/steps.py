@@ -40,8 +40,8 @@ from pgbeat.jobs.verbs import events
 from pgbeat.results import values
 from pgbeat.results.ending import running_again
 from pgbeat.results.rows import Encoded
-from pgbeat.worker.recording.attempts import Attempt
-from pgbeat.worker.reporting import ATTEMPT, report
+from pgbeat.worker.recording.attempts import Attempt, Progress
+from pgbeat.worker.reporting import ATTEMPT, current_attempt, report
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
@@ -196,8 +196,9 @@ class StepRun:
         self._counts: Counter[tuple[Kind, str]] = Counter()
         #: Whether all steps so far came in the recorded order.
         self.is_in_order = True
-        #: The step that runs.
+        #: The step that runs, and the progress that names it.
         self.running: Key | None = None
+        self._progress: Progress | None = None
 
     def next(self, kind: Kind, name: str) -> Key:
         """Returns the key of a step that begins, and notes if it is out of the recorded order."""
@@ -214,8 +215,15 @@ class StepRun:
 
     @contextmanager
     def inside(self, key: Key) -> Iterator[None]:
-        """Runs a step's function as the block, which may have no steps itself."""
+        """Runs a step's function as the block, which may have no steps itself.
+
+        Unless the task reports its progress, the message is the step's name.
+        """
         self.running = key
+        _, recorder = current_attempt()
+        if recorder is not None and self._attempt.progress is self._progress:
+            self._progress = self._attempt.progress = (None, None, str(key))
+            recorder.outbox.add_progress(self._attempt)
         try:
             yield
         finally:

@@ -26,6 +26,8 @@ except ImportError:  # pragma: no cover - not a Unix
 #: Characters of an error, a traceback and a result that are kept, and bytes of arguments.
 ERROR, TRACEBACK, RESULT, ARGUMENTS = 2_000, 20_000, 200, 10_000
 _PLAIN = (int, float, bool, type(None))
+#: How much is done, the total, and a message.
+Progress = tuple[float | None, float | None, str | None]
 
 
 class _Ids:
@@ -63,8 +65,7 @@ class Attempt:
     duration_ms: float | None = None
     cpu_time_ms: float | None = None
     memory_peak_mb: float | None = None
-    #: How much is done, the total, and a message.
-    progress: tuple[float | None, float | None, str | None] | None = None
+    progress: Progress | None = None
     metadata: dict[str, Any] | None = None
     checkpoint: Any = None
     has_checkpoint = False

@@ -17,7 +17,10 @@ from tests.support.rows import Sql
 POLICIES: dict[str, dict[str, Any]] = {
     "durable.order": NARROW,
     "durable.failing": {"max_attempts": 3, "retry_base": 0.1},
-    **{f"durable.{name}": {} for name in ("swallowing", "overtaken", "early", "nested")},
+    **{
+        f"durable.{name}": {}
+        for name in ("swallowing", "overtaken", "reporting", "early", "nested")
+    },
     "policies.total": NARROW,
 }
 
@@ -118,6 +121,17 @@ def test_a_sleep_that_the_task_catches_is_a_sleep(site: Site, sql: Sql) -> None:
     caught = ["s begins", "s caught Suspended", "s caught Suspended"]
     assert site.journal() == [*caught, "s begins", "s after"]
     until(lambda: history(sql, job.id) == ["snoozed", "completed"], 30, "it is recorded")
+
+
+def test_a_step_is_the_progress_of_a_task_that_reports_none(site: Site, sql: Sql) -> None:
+    site.start("-P", "solo")
+    job = site.task("progressing", "r").delay()
+    progress = "SELECT progress_done, progress_message FROM pgbeat.executions WHERE state = %s"
+    for number, shown in enumerate([(None, "first"), (None, "second"), (1, "half")], 1):
+        until(lambda shown=shown: sql(progress, "running") == [shown], 30, str(shown))
+        (site.folder / f"gate-r-{number}").touch()
+    job.get(timeout=60)
+    until(lambda: sql(progress, "completed") == [(1, "half")], 30, "it has ended")
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,15 @@ def overtaken(name: str) -> Any:
     return value
 
 
+@app.task(name="durable.progressing", acks_late=True, pgbeat={})
+def progressing(name: str) -> None:
+    """Has steps before and after it reports its progress; each waits to be released."""
+    pgbeat.step("first", wait_for, f"{name}-1")
+    pgbeat.step("second", wait_for, f"{name}-2")
+    pgbeat.progress(1, 2, "half")
+    pgbeat.step("third", wait_for, f"{name}-3")
+
+
 @app.task(name="durable.early", pgbeat={})
 def early() -> None:
     """Has a step, but its message is acknowledged before it runs."""
