@@ -86,7 +86,8 @@ class Redactor:
         changes = self.columns(plain._asdict(), task)
         if {"traceback", "metadata"} <= set(plain._fields):  # of an execution: what it reported
             names = self.names(task)
-            changes["metadata"] = {} if ALL in names else self._inner(plain.metadata, names)
+            hidden = (*names, "steps_out_of_order") if names else ()  # it quotes keys of events
+            changes["metadata"] = {} if ALL in names else self._inner(plain.metadata, hidden)
             changes["result"] = self.whole(task, plain.result)
         masked: Row = plain._replace(**changes)
         return masked

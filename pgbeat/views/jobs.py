@@ -133,6 +133,8 @@ def _phase(phase: Phase, now: datetime) -> View:
         "state": phase.state,
         "execution": phase.number,
         "where": phase.where,
+        "value": phase.value,
+        "note": phase.note,
     }
 
 

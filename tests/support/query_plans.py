@@ -16,6 +16,7 @@ from celery import Celery
 from sqlalchemy import Connection, text
 
 from pgbeat.access.actors import Actor
+from pgbeat.access.redaction import Redactor
 from pgbeat.beat import due
 from pgbeat.beat.maintenance.pruner import Pruner
 from pgbeat.broker.publishing.publisher import Publisher, publisher
@@ -46,7 +47,7 @@ from pgbeat.webhooks import outbox as webhook_outbox
 from pgbeat.webhooks.incidents.recovery import Recovery
 from tests.support.databases import connected
 from tests.support.explained_plans import Explained, Plan
-from tests.support.jobs import new_job
+from tests.support.jobs import ADMIN, new_job
 from tests.support.many_rows import fill
 
 #: A table of as many is best gone through.
@@ -181,7 +182,7 @@ def _chain(world: World, connection: Connection) -> None:
 def _tree(world: World, connection: Connection) -> None:
     job = jobs.get(connection, world.job(50))
     tree_rows.read(connection, job)
-    trace_rows.of_job(connection, job, connections.now(connection))
+    trace_rows.of_job(connection, Redactor(ADMIN, {}, {}), job, connections.now(connection))
 
 
 def _groups(world: World, connection: Connection) -> None:

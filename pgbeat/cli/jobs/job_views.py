@@ -100,7 +100,7 @@ def nothing(*, is_filtered: bool) -> str:
 def whole(connection: Connection, job: Job, redactor: Redactor) -> View:
     """Returns all about a job, for JSON."""
     now = connections.now(connection)
-    trace = trace_rows.of_job(connection, job, now, steps.of_job(connection, redactor, job))
+    trace = trace_rows.of_job(connection, redactor, job, now)
     return views.detail(connection, job, redactor, limit=100) | {"trace": views.trace(trace, now)}
 
 
@@ -148,7 +148,7 @@ def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
         ("cancel", when_and_who(job.cancel_requested_at, job.cancel_requested_by, now)),
         ("because", job.cancel_reason),
         ("ended", when(job.finished_at, now)),
-        ("trace", _trace(trace_rows.of_job(connection, job, now, known), now)),
+        ("trace", _trace(trace_rows.of_job(connection, redactor, job, now), now)),
         ("error", None if job.error is None else Text(line(job.error), style="red")),
         ("checkpoint", compact(job.checkpoint)),
     )
@@ -195,7 +195,10 @@ def _trace(trace: Trace, now: datetime) -> Text | None:
 def _phase(phase: Phase, now: datetime) -> str:
     took = printing.lasting(phase.lasts(now))
     so_far = " so far" if phase.end is None else ""
-    return f"{phase.words} {took}{so_far}" + (f" ({phase.state})" if phase.state else "")
+    shown = f"{phase.words} {took}{so_far}"
+    about = "; ".join(filter(None, ((phase.state or "").replace("_", " "), phase.note)))
+    value = f" → {phase.brief_value}" if phase.brief_value else ""
+    return shown + (f" ({about})" if about else "") + value
 
 
 def _arguments(value: Any) -> str:

@@ -4,17 +4,19 @@ A pure function of rows. `trace_rows` reads them. Rows keep the last of some tim
 last dispatch; what they don't tell apart is one phase.
 """
 
+import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running.steps import ShownStep
 
 Kind = Literal[
-    "created", "approval", "blocked", "scheduled", "backoff", "snoozed", "sleeping", "event",
-    "paused", "lane", "lane_or_queue", "unsent", "queue", "running", "ended"
+    "created", "approval", "blocked", "scheduled", "backoff", "snoozed", "sleep", "wait", "paused",
+    "lane", "lane_or_queue", "unsent", "queue", "running", "step", "ended"
 ]  # fmt: skip
 #: Each kind in words.
 WORDS: dict[Kind, str] = {
@@ -24,14 +26,15 @@ WORDS: dict[Kind, str] = {
     "scheduled": "not due yet",
     "backoff": "backing off",
     "snoozed": "snoozed",
-    "sleeping": "sleeping",
-    "event": "waiting for an event",
+    "sleep": "sleeping",
+    "wait": "waiting for event",
     "paused": "paused",
     "lane": "waiting in lane",
     "lane_or_queue": "waiting in lane or queue",
     "unsent": "waiting for beat to send it",
     "queue": "in queue",
     "running": "running",
+    "step": "step",
     "ended": "ended",
 }
 _NEVER = datetime.max.replace(tzinfo=UTC)
@@ -50,6 +53,8 @@ class TracedRun(NamedTuple):
     worker: str
     started_at: datetime
     finished_at: datetime | None
+    #: What was odd about it.
+    note: str | None = None
 
 
 class Hold(NamedTuple):
@@ -72,13 +77,13 @@ class TracedAttempt(NamedTuple):
     #: When the last of the jobs ended for which it waited.
     blocked_until: datetime | None = None
     holds: Sequence[Hold] = ()
-    #: Its sleeps, and waits for events, and other steps.
+    #: Those that began in it, in order.
     steps: Sequence[ShownStep] = ()
 
-    def suspension(self, at: datetime) -> ShownStep | None:
-        """Returns the sleep or the wait that it was in."""
-        those = [step for step in self.steps if step.kind != "step" and step.began_at <= at]
-        return next((s for s in those[::-1] if s.finished_at is None or s.finished_at > at), None)
+
+def _over(step: ShownStep) -> datetime:
+    """Returns when a step was over, or will be."""
+    return min(step.finished_at or _NEVER, step.until or _NEVER)
 
 
 class Phase(NamedTuple):
@@ -95,18 +100,28 @@ class Phase(NamedTuple):
     state: str | None = None
     #: Of an execution.
     number: int | None = None
-    #: The lane, queue or worker; the key of the event.
+    #: The lane, queue or worker; the name of a step, or an event's key.
     where: str | None = None
+    #: What a step returned, or an event's value.
+    value: Any = None
+    #: What was odd about an execution.
+    note: str | None = None
 
     @property
     def words(self) -> str:
         """Returns it in words, such as `waiting in lane gpu`."""
         if self.kind == "ended":
             return self.state or "ended"
-        if self.kind == "event":
-            return f"waiting for {self.where}"
+        if self.kind == "sleep" and self.where == "sleep":
+            return WORDS["sleep"]
         where = "" if not self.where else f" on {self.where}" if self.number else f" {self.where}"
         return f"{WORDS[self.kind]}{where}"
+
+    @property
+    def brief_value(self) -> str:
+        """Returns the value as JSON of up to 60 characters; "" without one."""
+        document = "" if self.value is None else json.dumps(self.value, ensure_ascii=False)
+        return document if len(document) <= 60 else f"{document[:59]}…"
 
     @property
     def is_moment(self) -> bool:
@@ -129,22 +144,41 @@ class Trace(NamedTuple):
     is_whole: bool
 
 
-def trace(attempts: Sequence[TracedAttempt], now: datetime, *, is_whole: bool = True) -> Trace:
-    """Returns the trace of these jobs, which are ordered from the oldest on."""
-    phases = [phase for attempt in attempts for phase in _of_job(attempt, now)]
+def trace(
+    attempts: Sequence[TracedAttempt],
+    now: datetime,
+    *,
+    steps: Sequence[ShownStep] = (),
+    is_whole: bool = True,
+) -> Trace:
+    """Returns the trace of these jobs, which are ordered from the oldest on, and of their steps."""
+    phases = [phase for attempt in _with_steps(attempts, steps) for phase in _of_job(attempt, now)]
     until = max((phase.end or now for phase in phases), default=now)
     since = min((phase.begin for phase in phases), default=now)
     return Trace(phases, since, until, is_whole and all(attempt.is_whole for attempt in attempts))
 
 
+def _with_steps(
+    attempts: Sequence[TracedAttempt], steps: Sequence[ShownStep]
+) -> Iterator[TracedAttempt]:
+    """Yields each attempt with the steps that began before the next one was made."""
+    for number, attempt in enumerate(attempts, 1):
+        end = attempts[number].job.created_at if number < len(attempts) else _NEVER
+        own = [step for step in steps if step.began_at < end]
+        steps = steps[len(own) :]
+        yield attempt._replace(steps=own)
+
+
 def _of_job(attempt: TracedAttempt, now: datetime) -> Iterator[Phase]:
     job, last = attempt.job, None
     cursor, end = job.created_at, job.finished_at
+    left = deque(attempt.steps)
+    held: ShownStep | None = None
     if attempt.is_whole:
         yield Phase(job.id, job.attempt, "created", cursor, cursor)
     for run in attempt.runs:
         if attempt.is_whole or last is not None:
-            yield from _wait(attempt, last, run, cursor, run.started_at, now)
+            yield from _wait(attempt, last, held, run, cursor, run.started_at, now)
         state = "lost" if run.lost else run.state
         yield Phase(
             job.id,
@@ -155,35 +189,56 @@ def _of_job(attempt: TracedAttempt, now: datetime) -> Iterator[Phase]:
             None if run.state == "running" else state,
             run.number,
             run.worker,
+            note=run.note,
         )
+        while left and left[0].began_at <= (run.finished_at or now):
+            step = left.popleft()
+            if step.kind != "step":
+                held = step
+            if step.kind == "step" or _over(step) < (run.finished_at or now):
+                yield _of_step(job, step, step.began_at, _over(step))
         cursor, last = max(cursor, run.finished_at or now), run
     if end is None:
         if last is None or last.state != "running":
-            yield from _wait(attempt, last, None, cursor, None, now)
+            yield from _wait(attempt, last, held, None, cursor, None, now)
     else:
         if last is None or last.state != job.state or end - cursor > _MOMENT:
-            yield from _wait(attempt, last, None, cursor, end, now)
+            yield from _wait(attempt, last, held, None, cursor, end, now)
         yield Phase(job.id, job.attempt, "ended", end, end, job.state)
+
+
+def _of_step(job: Job, step: ShownStep, begin: datetime, end: datetime | None) -> Phase:
+    """Returns the phase of a step, or a part of it."""
+    state = step.state if step.state == "timed_out" else None
+    return Phase(
+        job.id, job.attempt, step.kind, begin, end, state, where=step.name, value=step.value
+    )
 
 
 def _wait(
     attempt: TracedAttempt,
     last: TracedRun | None,
+    held: ShownStep | None,
     following: TracedRun | None,
     begin: datetime,
     end: datetime | None,
     now: datetime,
 ) -> Iterator[Phase]:
-    """Yields what a job did from its creation, or an execution, to the next or its end."""
+    """Yields what a job did from its creation, or an execution, to the next or its end.
+
+    `held` is its last sleep or wait.
+    """
+    if held is not None and _over(held) < begin:
+        held = None
     if last is None:
         steps = _first(attempt, end)
     elif last.state == "snoozed":
-        steps = _snoozed(attempt.job, begin, end)
+        steps = _snoozed(attempt.job, held, begin, end)
     elif _is_retried(attempt.job, last, following):
         steps = [("backoff", _NEVER)]
     else:
         steps = []
-    yield from _cut(attempt, _pieces(steps, begin, end or _NEVER), end, now)
+    yield from _cut(attempt, held, _pieces(steps, begin, end or _NEVER), end, now)
 
 
 _Step = tuple[Kind, datetime]
@@ -207,14 +262,19 @@ def _first(attempt: TracedAttempt, end: datetime | None) -> list[_Step]:
     return [*steps, ("lane" if job.lane else "unsent", sent)]
 
 
-def _snoozed(job: Job, begin: datetime, end: datetime | None) -> list[_Step]:
+def _snoozed(
+    job: Job, held: ShownStep | None, begin: datetime, end: datetime | None
+) -> list[_Step]:
     """Returns what a job waits for after a snooze, until it is sent again."""
+    kind: Kind = "snoozed" if held is None else held.kind
+    until = _NEVER if held is None else _over(held)
+    before: Kind = "lane" if job.lane else "unsent"
     sent = job.dispatched_at
     if sent is not None and begin <= sent and (end is None or sent <= end):
-        return [("snoozed", sent)]
+        return [(kind, min(until, sent)), (before, sent)]
     if end is None and job.run_at is not None:
-        return [("snoozed", job.run_at), ("lane" if job.lane else "unsent", _NEVER)]
-    return [("snoozed", _NEVER)]
+        return [(kind, min(until, job.run_at)), (before, _NEVER)]
+    return [(kind, until), ("lane_or_queue" if job.lane else "queue", _NEVER)]
 
 
 def _is_retried(job: Job, last: TracedRun, following: TracedRun | None) -> bool:
@@ -237,7 +297,11 @@ def _pieces(steps: Iterable[_Step], begin: datetime, end: datetime) -> Iterator[
 
 
 def _cut(
-    attempt: TracedAttempt, pieces: Iterable[_Piece], end: datetime | None, now: datetime
+    attempt: TracedAttempt,
+    held: ShownStep | None,
+    pieces: Iterable[_Piece],
+    end: datetime | None,
+    now: datetime,
 ) -> Iterator[Phase]:
     """Yields pieces as phases, with the pauses in between."""
     job = attempt.job
@@ -247,9 +311,12 @@ def _cut(
         holds.append(Hold(job.paused_at, None))  # with many others: the log doesn't name it
     for kind, begin, stop in _with_holds(pieces, holds):
         lasts = end is None and stop > now
+        if held is not None and kind == held.kind:
+            yield _of_step(job, held, begin, None if lasts else stop)
+            if lasts:
+                return
+            continue
         where = job.lane if kind == "lane" else job.queue if kind == "queue" else None
-        if kind == "snoozed" and (step := attempt.suspension(begin)):
-            kind, where = ("sleeping", None) if step.kind == "sleep" else ("event", step.name)
         yield Phase(job.id, job.attempt, kind, begin, None if lasts else stop, where=where)
         if lasts:
             return

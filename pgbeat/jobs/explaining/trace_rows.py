@@ -8,18 +8,18 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pgbeat.access.redaction import Redactor
 from pgbeat.database import sql
 from pgbeat.jobs.explaining.trace import Hold, Trace, TracedAttempt, TracedRun, trace
 from pgbeat.jobs.rows.model import Job
-from pgbeat.jobs.running.steps import ShownStep
+from pgbeat.jobs.running import steps
 from pgbeat.jobs.states import retries
 
 #: Executions of a trace, the newest.
 MOST = 100
 
-_RUNS = text(
-    sql.load("trace_rows.sql", "runs", columns=", ".join(f"e.{name}" for name in TracedRun._fields))
-)
+_COLUMNS = ", ".join(f"e.{name}" for name in TracedRun._fields[:-1])
+_RUNS = text(sql.load("trace_rows.sql", "runs", columns=_COLUMNS))
 _BLOCKED = text(sql.load("trace_rows.sql", "blocked"))
 _CHANGES = text(
     """
@@ -31,17 +31,12 @@ _CHANGES = text(
 )
 
 
-def of_job(
-    connection: Connection, job: Job, now: datetime, steps: Sequence[ShownStep] = ()
-) -> Trace:
-    """Returns the trace of a job with all jobs that it retries and all its retries.
-
-    `steps` are those of them all, masked.
-    """
+def of_job(connection: Connection, redactor: Redactor, job: Job, now: datetime) -> Trace:
+    """Returns the trace of a job with all jobs that it retries and all its retries."""
     chain = retries.chain(connection, job.id) or [job]
     ids = [str(job.id) for job in chain]
     rows = connection.execute(_RUNS, {"ids": ids, "limit": MOST + 1})
-    runs = [TracedRun(*row) for row in rows]
+    runs = [TracedRun(*row)._replace(note=redactor.whole(job.task, row.note)) for row in rows]
     has_more, runs = len(runs) > MOST, runs[MOST - 1 :: -1] if runs else []
     if has_more:  # jobs that ended before those executions have others, which are left out
         first = runs[0]
@@ -70,10 +65,12 @@ def of_job(
                 run_at=_run_at(attempt, done, own_runs),
                 blocked_until=blocked.get(attempt.id),
                 holds=_holds(done),
-                steps=steps,
             )
         )
-    return trace(attempts, now, is_whole=not has_more)
+    those = steps.of_job(connection, redactor, job)
+    if has_more:
+        those = [step for step in those if step.began_at >= runs[0].started_at]
+    return trace(attempts, now, steps=those, is_whole=not has_more)
 
 
 def _run_at(job: Job, changes: Iterable[Any], runs: Sequence[TracedRun]) -> datetime | None:

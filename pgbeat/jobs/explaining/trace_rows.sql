@@ -1,5 +1,5 @@
 -- name: runs
-SELECT {columns}
+SELECT {columns}, left(e.metadata ->> 'steps_out_of_order', 500) AS note
   FROM unnest(CAST(:ids AS uuid[])) AS j (id) CROSS JOIN LATERAL (
        SELECT * FROM pgbeat.executions WHERE job_id = j.id
         ORDER BY number DESC LIMIT :limit) AS e

@@ -126,12 +126,16 @@ def test_a_sleep_that_the_task_catches_is_a_sleep(site: Site, sql: Sql) -> None:
 def test_a_step_is_the_progress_of_a_task_that_reports_none(site: Site, sql: Sql) -> None:
     site.start("-P", "solo")
     job = site.task("progressing", "r").delay()
-    progress = "SELECT progress_done, progress_message FROM pgbeat.executions WHERE state = %s"
+    progress = "SELECT state, progress_done, progress_message FROM pgbeat.executions"
+
+    def shows(*wanted: Any) -> None:
+        until(lambda: sql(progress) == [wanted], 30, str(wanted))
+
     for number, shown in enumerate([(None, "first"), (None, "second"), (1, "half")], 1):
-        until(lambda shown=shown: sql(progress, "running") == [shown], 30, str(shown))
+        shows("running", *shown)
         (site.folder / f"gate-r-{number}").touch()
     job.get(timeout=60)
-    until(lambda: sql(progress, "completed") == [(1, "half")], 30, "it has ended")
+    shows("completed", 1, "half")
 
 
 @pytest.mark.parametrize(

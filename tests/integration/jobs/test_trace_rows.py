@@ -1,14 +1,21 @@
 """What the trace reads: retries, pauses in the audit log, dependencies, and many executions."""
 
+from typing import Any
+
 import pytest
+from celery import Celery
 from sqlalchemy import Connection
 
+import pgbeat
+from pgbeat.access.redaction import MASK, Redactor
 from pgbeat.database import connections
 from pgbeat.jobs.explaining import trace_rows
 from pgbeat.jobs.explaining.trace import Trace
 from pgbeat.jobs.rows import model
-from tests.support.rows import Sql, make_job
+from tests.support.jobs import ADMIN, ALICE
+from tests.support.rows import Sql, insert, make_job
 
+EVERYTHING = Redactor(ADMIN, {}, {})
 START = "2026-11-23T12:00:"
 
 
@@ -36,8 +43,9 @@ def ran(sql: Sql, job_id: str, begin: int, end: int, state: str, number: int = 1
     )
 
 
-def trace_of(connection: Connection, job_id: str) -> Trace:
-    return trace_rows.of_job(connection, model.get(connection, job_id), connections.now(connection))
+def trace_of(connection: Connection, job_id: str, redactor: Redactor = EVERYTHING) -> Trace:
+    job = model.get(connection, job_id)
+    return trace_rows.of_job(connection, redactor, job, connections.now(connection))
 
 
 def shape(trace: Trace) -> list[tuple[str, int, int | None]]:
@@ -125,3 +133,73 @@ def test_only_the_newest_executions(
     found = trace_of(connection, second)
     assert not found.is_whole
     assert shape(found)[:3] == [("running", 10, 11), ("snoozed", 11, 15), ("running", 15, 16)]
+
+
+def stepped(sql: Sql, root: str, kind: str, name: str, *times: int | None, **values: Any) -> None:
+    """Records a step by the seconds at which it began, would be over, and was."""
+    row: dict[str, Any] = {"root_id": root, "job_id": root, "namespace": "default", "n": 1}
+    for column, second in zip(("began_at", "until", "finished_at"), times, strict=True):
+        row[column] = None if second is None else at(second)
+    insert(sql, "steps", {**row, "kind": kind, "name": name, **values}, "id")
+
+
+@pytest.fixture
+def an_order(app: Celery, sql: Sql) -> str:
+    """A job that paid, waited for an event, slept and was tried again, its steps out of order."""
+    pgbeat.emit("paid/7", {"card": 12}, app=app)
+    [(event,)] = sql("SELECT id FROM pgbeat.events")
+    first = made(sql, "failed", 0, 22, started_at=1, dispatched_at=20)
+    second = made(sql, "completed", 22, 30, started_at=23, retry_of=first, attempt=2)
+    sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s RETURNING id", second, first)
+    ran(sql, first, 1, 4, "snoozed")
+    ran(sql, first, 11, 12, "snoozed", 2)
+    ran(sql, first, 21, 22, "failed", 3)
+    ran(sql, second, 23, 30, "completed")
+    sql(
+        """UPDATE pgbeat.executions SET metadata = '{"steps_out_of_order": "paid/7 came early"}'
+            WHERE job_id = %s RETURNING id""",
+        second,
+    )
+    json = {"content_type": "application/json", "content_encoding": "utf-8"}
+    stepped(sql, first, "step", "charge", 2, None, 3, value=b"[1]", **json)
+    stepped(sql, first, "wait", "paid/7", 4, 59, 10, event_id=event)
+    stepped(sql, first, "sleep", "sleep", 12, 20, 21)
+    stepped(sql, first, "step", "mail", 25, None, 26, value=b"null", **json)
+    return second
+
+
+def test_steps_sleeps_and_waits(sql: Sql, connection: Connection, an_order: str) -> None:
+    found = trace_of(connection, an_order)
+    assert shape(found) == [
+        ("queue", 0, 1),
+        ("running", 1, 4),
+        ("step", 2, 3),
+        ("wait", 4, 10),
+        ("queue", 10, 11),
+        ("running", 11, 12),
+        ("sleep", 12, 20),
+        ("queue", 20, 21),
+        ("running", 21, 22),
+        ("backoff", 22, 23),
+        ("running", 23, 30),
+        ("step", 25, 26),
+    ]
+    told = [(each.words, each.brief_value, each.note) for each in found.phases]
+    assert ("step charge", "[1]", None) in told
+    assert ("waiting for event paid/7", '{"card": 12}', None) in told
+    assert ("sleeping", "", None) in told
+    assert ("running on w1", "", "paid/7 came early") in told
+
+
+def test_steps_are_masked(sql: Sql, connection: Connection, an_order: str) -> None:
+    """Values by their names, and keys of events as other texts."""
+    redactor = Redactor(ALICE, {"*": ("card",)}, {})
+    told = {
+        (each.where, each.brief_value, each.note)
+        for each in trace_of(connection, an_order, redactor).phases
+        if each.kind in ("wait", "step", "running")
+    }
+    assert (MASK, f'{{"card": "{MASK}"}}', None) in told
+    assert ("charge", f'"{MASK}"', None) in told
+    assert ("w1", "", MASK) in told
+    assert "paid/7" not in str(told)

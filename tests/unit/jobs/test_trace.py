@@ -9,7 +9,7 @@ import pytest
 
 from pgbeat.jobs.explaining.trace import Hold, Trace, TracedAttempt, TracedRun, trace
 from pgbeat.jobs.rows.model import Job
-from pgbeat.jobs.running.steps import Kind, ShownStep
+from pgbeat.jobs.running.steps import ShownStep
 
 START = datetime(2026, 11, 23, 12, tzinfo=UTC)
 ID = uuid4()
@@ -59,9 +59,17 @@ def lines(found: Trace) -> list[tuple[Any, ...]]:
     ]
 
 
-def shape(each: TracedAttempt, now: float = 100) -> str:
+def step(kind: Any, begin: float, until: float | None, end: float | None) -> ShownStep:
+    """A sleep or a wait; one that has ended without an event timed out."""
+    due, over = (None if each is None else at(each) for each in (until, end))
+    state = "sleeping" if end is None else "timed_out" if end == until else "done"
+    return ShownStep(kind, kind, state, at(begin), due, over, None)
+
+
+def shape(each: TracedAttempt, *steps: ShownStep, now: float = 100) -> str:
     """Returns the phases between `created` and `ended`, as `kind begin–end state`."""
-    found = [line for line in lines(trace([each], at(now))) if line[0] not in ("created", "ended")]
+    found = lines(trace([each], at(now), steps=steps))
+    found = [line for line in found if line[0] not in ("created", "ended")]
     return ", ".join(
         f"{kind} {begin:g}–{'' if end is None else f'{end:g}'} {' '.join(state)}".rstrip()
         for kind, begin, end, *state in found
@@ -156,26 +164,47 @@ def test_snoozes() -> None:
     assert shape(TracedAttempt(in_lane, runs[:1])).endswith(" snoozed, snoozed 2–50, lane 50–")
 
 
-def test_snoozes_in_the_midst_of_steps_say_for_what() -> None:
-    def step(kind: Kind, name: str, begin: float, end: float | None) -> ShownStep:
-        finished = None if end is None else at(end)
-        return ShownStep(name, kind, "", at(begin), None, finished, None)
-
-    runs = [run(1, 2, "snoozed", 1), run(8, 9, "snoozed", 2), run(15, 16, "snoozed", 3)]
-    steps = [step("wait", "k", 1.5, 7), step("sleep", "sleep", 8.5, 15), step("step", "s", 15, 15)]
-    each = TracedAttempt(job(state="scheduled", run_at=200, dispatched_at=None), runs, steps=steps)
-    assert "event 2–8" in shape(each) and "sleeping 9–15" in shape(each)
-    assert shape(each).endswith(", snoozed 16–")  # by itself
-    waits = each._replace(steps=[*steps, step("wait", "k#2", 15.5, None)])
-    [*_, last] = trace([waits], at(100)).phases
-    assert (last.words, last.where, last.end) == ("waiting for k#2", "k#2", None)
-
-
 def test_the_first_wait_of_a_snoozed_job_in_a_lane_is_one_phase() -> None:
     runs = [run(5, 6, "snoozed", 1), run(10, 11, "completed", 2)]
     assert shape(TracedAttempt(ended(11, lane="gpu", dispatched_at=9), runs)) == (
         "lane_or_queue 0–5, running 5–6 snoozed, snoozed 6–9, queue 9–10, running 10–11 completed"
     )
+
+
+def test_sleeps_and_waits_take_the_place_of_snoozes() -> None:
+    asleep = TracedAttempt(
+        job(state="scheduled", run_at=200, dispatched_at=None), [run(1, 2, "snoozed")]
+    )
+    assert shape(asleep, step("sleep", 2, 200, None)).endswith("running 1–2 snoozed, sleep 2–")
+    waits = asleep._replace(job=asleep.job._replace(run_at=at(9), lane="gpu"))
+    assert shape(waits, step("wait", 2, None, 9)).endswith(", wait 2–9, lane 9–")
+    assert shape(waits, step("wait", 2, 9, 9)).endswith(", wait 2–9 timed_out, lane 9–")
+    runs = [run(1, 2, "snoozed", 1), run(8, 9, "snoozed", 2), run(15, 16, "completed", 3)]
+    whole = TracedAttempt(ended(16, lane="gpu", dispatched_at=14), runs)
+    steps = step("wait", 1.5, 50, 1.5), step("sleep", 2, 6, 8), step("sleep", 9, 12, 15)
+    assert shape(whole, *steps) == (
+        "lane_or_queue 0–1, running 1–2 snoozed, wait 1.5–1.5, sleep 2–6, lane_or_queue 6–8, "
+        "running 8–9 snoozed, sleep 9–12, lane 12–14, queue 14–15, running 15–16 completed"
+    )
+
+
+def test_a_sleep_that_outlasts_a_lost_execution() -> None:
+    """The next execution finds it, and is snoozed for it again."""
+    runs = [run(1, 3, "lost", 1), run(4, 5, "snoozed", 2), run(11, 12, "completed", 3)]
+    each = TracedAttempt(ended(12, dispatched_at=10), runs)
+    assert shape(each, step("sleep", 2, 10, 11)) == (
+        "queue 0–1, running 1–3 lost, queue 3–4, running 4–5 snoozed, sleep 5–10, queue 10–11, "
+        "running 11–12 completed"
+    )
+
+
+def test_a_pause_in_a_sleep() -> None:
+    each = TracedAttempt(
+        job(state="scheduled", run_at=200, dispatched_at=None),
+        [run(1, 2, "snoozed")],
+        holds=[Hold(at(5), at(7))],
+    )
+    assert shape(each, step("sleep", 2, 200, None)).endswith(", sleep 2–5, paused 5–7, sleep 7–")
 
 
 def test_celerys_retries() -> None:

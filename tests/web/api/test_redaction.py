@@ -67,10 +67,16 @@ def places(sql: Sql) -> dict[str, str]:
         job,
         "failed",
         **dict.fromkeys(("error", "traceback", "result", "progress_message"), said),
-        metadata={"a": said, "artifacts": [said]},
+        metadata={"a": said, "artifacts": [said], "steps_out_of_order": said},
         log={"lines": [["0", "INFO", "a", said]]},
     )
     make_stack(sql, job, run, stack=said)
+    step: dict[str, Any] = {"root_id": job, "job_id": job, "namespace": "default", "n": 1}
+    step |= {"began_at": "now", "finished_at": "now", "content_type": "application/json"}
+    for kind in ("step", "wait"):
+        name = SECRET if kind == "wait" else "one"
+        value = f'"{SECRET}"'.encode()
+        insert(sql, "steps", {**step, "kind": kind, "name": name, "value": value}, "id")
     sql(
         """INSERT INTO pgbeat.results (task_id, status, content_type, content_encoding, body,
                                        traceback)
@@ -128,7 +134,8 @@ def test_no_route_shows_what_is_masked(
             assert SECRET not in alice.get(path).text, path
             shown_to_root.add(path.replace(places["job_id"], "JOB"))
     assert {
-        "/errors", "/jobs", "/jobs/JOB", "/jobs/JOB/tree", "/jobs/JOB/logs", "/jobs/JOB/events",
+        "/errors", "/jobs", "/jobs/JOB", "/jobs/JOB/tree", "/jobs/JOB/logs", "/jobs/JOB/trace",
+        "/jobs/JOB/events",
         "/jobs/JOB/stack", "/results/JOB",
         "/templates", "/templates/t", "/audit", "/admin/scheduled-jobs", "/admin/scheduled-jobs/s",
         "/events", "/admin/scheduled-jobs/s/forecast", "/console/jobs", "/console/jobs/JOB",

@@ -26,7 +26,7 @@ def test_the_page_of_a_job_has_its_steps_and_emits_what_it_waits_for(
     charge, wait = (words_of(row) for row in shown.all("#steps-box tbody tr"))
     assert charge.startswith("charge done") and charge.endswith('{"card": "4711"}')
     assert wait.startswith("paid/<12> wait waiting until 2") and "so far" in wait
-    assert "waiting for paid/<12>" in words_of(shown.one("#phases"))
+    assert "waiting for event paid/<12>" in words_of(shown.one("#phases"))
     [form] = [each for each in shown.all("form.ask") if "Value of paid/<12>" in words_of(each)]
     given = {field.get("name"): field.get("value", "") for field in form.cssselect("input")}
     assert given == {"job": job, "key": "paid/<12>", "value": ""}

@@ -1,7 +1,7 @@
 """`/jobs/ID/trace`, `logs`, `stack` and `/executions/ID`: what a job did, does, and logged."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query
@@ -11,7 +11,7 @@ from pgbeat.database import connections
 from pgbeat.errors import NotFound
 from pgbeat.jobs.explaining import trace_rows
 from pgbeat.jobs.explaining.trace import Kind
-from pgbeat.jobs.running import executions, stacks, steps, task_logs
+from pgbeat.jobs.running import executions, stacks, task_logs
 from pgbeat.jobs.running.executions import State
 from pgbeat.views import jobs as views
 from pgbeat.web.api.bodies import of_row
@@ -30,20 +30,24 @@ class TracePhase(BaseModel):
     kind: Kind = Field(
         description="`approval`, `paused`, `blocked`: it waits for a person or for other jobs "
         "(parents, or earlier members of its group); `scheduled`, `backoff`, `snoozed`: for its "
-        "first time, that of a retry, or after a snooze; `sleeping`, `event`: in the midst of its "
-        "steps, for a time or an event; `lane`, `queue`: for a slot, then for a "
+        "first time, that of a retry, or after a snooze; `lane`, `queue`: for a slot, then for a "
         "worker, also for another one after a lost execution; `lane_or_queue`: for both, before "
         "its first snooze, since a job keeps only its last dispatch; `unsent`: for beat to send "
-        "its message; `running`: one for each execution."
+        "its message; `running`: one for each execution, then each `step` in it, and "
+        "each `sleep` and `wait` that was over at once; others take the place of `snoozed`."
     )
     started_at: datetime
     finished_at: datetime | None = Field(description="null if it lasts.")
     duration_seconds: float = Field(description="Until now, if it lasts.")
     state: str | None = Field(
-        description="How an execution ended, which may be `lost`, or the job."
+        description="How an execution ended, which may be `lost`, or the job; `timed_out`: a wait."
     )
     execution: int | None = Field(description="Its number.")
-    where: str | None = Field(description="The lane, queue, worker or event.")
+    where: str | None = Field(
+        description="The lane, queue or worker, the name of a step or sleep, or an event's key."
+    )
+    value: Any = Field(description="What a step returned, or an event's value, if that is JSON.")
+    note: str | None = Field(description="That steps came out of order in an execution.")
 
 
 class JobTrace(BaseModel):
@@ -99,8 +103,7 @@ def job_trace(call: TheCall, job_id: JobId) -> JobTrace:
     with call.backend.transaction() as connection:
         job = visible_job(connection, call, job_id)
         now = connections.now(connection)
-        known = steps.of_job(connection, call.redactor, job)
-        trace = trace_rows.of_job(connection, job, now, known)
+        trace = trace_rows.of_job(connection, call.redactor, job, now)
     return JobTrace.model_validate(views.trace(trace, now))
 
 

@@ -23,8 +23,6 @@ _WAITS: dict[Kind, str] = {
     "queue": "queue",
     "backoff": "backoff",
     "snoozed": "backoff",
-    "sleeping": "held",
-    "event": "held",
 }
 
 
@@ -94,6 +92,8 @@ def _bar(phase: Phase, trace: Trace, whole: float, now: datetime) -> PhaseBar:
 def _class(phase: Phase) -> str:
     if phase.kind in ("running", "ended"):
         return _RAN.get(phase.state, "skipped")
+    if phase.kind == "step":
+        return "step"
     return "" if phase.is_moment else _WAITS.get(phase.kind, "held")
 
 
@@ -132,6 +132,7 @@ _NAMES = {
     "good": "completed",
     "bad": "failed",
     "skipped": "ended otherwise",
+    "step": "a step",
 }
 
 
