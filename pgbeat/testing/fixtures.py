@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import pytest
 from celery import Celery
 
+from pgbeat.testing import apps
 from pgbeat.testing.databases import Databases, TemporaryServer
 from pgbeat.testing.scheduler import Scheduler
 
@@ -55,16 +56,25 @@ def pgbeat_database(pgbeat_databases: Databases) -> Iterator[str]:
 def pgbeat_scheduler(
     pgbeat_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[MakeScheduler]:
-    """Yields a factory of schedulers on the test's database, which becomes the app's broker."""
+    """Yields a factory of schedulers on the test's database, which becomes the app's broker.
+
+    It also keeps the app's results, if its `result_backend` is pgbeat's.
+    """
     schedulers: list[Scheduler] = []
+    url = f"pgbeat+{pgbeat_database}"
 
     def make(app: Celery, now: datetime | None = None, **kwargs: Any) -> Scheduler:
         monkeypatch.setenv("PGBEAT_URL", pgbeat_database)
         for name in ("broker_url", "broker_write_url"):
-            monkeypatch.setitem(app.conf, name, f"pgbeat+{pgbeat_database}")
+            monkeypatch.setitem(app.conf, name, url)
+        if str(app.conf.result_backend).startswith("pgbeat+"):
+            monkeypatch.setitem(app.conf, "result_backend", url)
+            apps.forget_backend(app)
         schedulers.append(Scheduler(app, now, **kwargs))
         return schedulers[-1]
 
     yield make
     for scheduler in schedulers:
         scheduler.close()
+        apps.disconnect(scheduler.app)
+        apps.forget_backend(scheduler.app)

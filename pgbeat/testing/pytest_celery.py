@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL, make_url
 
 from pgbeat.config import postgres_url
 from pgbeat.database.migrations import migrate
-from pgbeat.results.backend import ResultBackend
+from pgbeat.testing import apps
 
 POSTGRES_IMAGE = "postgres:18-alpine"
 #: The port in the container; the engine picks the host's.
@@ -147,18 +147,13 @@ class PostgresTestBroker(_PostgresNode, CeleryTestBroker):
         before = self.app and self.app.conf.broker_url
         super().restart(reload_container, force)
         if self.app and self.app.conf.broker_url != before:
-            self._disconnect()
+            apps.disconnect(self.app)
 
     def teardown(self) -> None:
         """Closes the app's connections before the container goes."""
         if self.app:
-            self._disconnect()
+            apps.disconnect(self.app)
         super().teardown()
-
-    def _disconnect(self) -> None:
-        self.app.pool.force_close_all(close_pool=False)
-        # Celery keeps both for as long as the app lives, whatever its settings say later.
-        self.app._pool = self.app.amqp._producer_pool = None
 
 
 class PostgresTestBackend(_PostgresNode, CeleryTestBackend):
@@ -166,22 +161,18 @@ class PostgresTestBackend(_PostgresNode, CeleryTestBackend):
 
     def restart(self, reload_container: bool = True, force: bool = False) -> None:
         """Restarts the node, and gives the app its new address, but not earlier results."""
-        self._disconnect()
+        self._forget()
         super().restart(reload_container, force)
-        if self.app:
-            # Celery keeps the backend for as long as the app lives, one in each thread.
-            self.app._backend_cache = None
-            vars(self.app._local).pop("backend", None)
+        self._forget()
 
     def teardown(self) -> None:
         """Closes the app's connection before the container goes."""
-        self._disconnect()
+        self._forget()
         super().teardown()
 
-    def _disconnect(self) -> None:
-        # The backend may be another node's, of a cluster.
-        if self.app and isinstance(self.app.backend, ResultBackend):
-            self.app.backend.store.close()
+    def _forget(self) -> None:
+        if self.app:
+            apps.forget_backend(self.app)
 
 
 @pytest.fixture

@@ -1,14 +1,16 @@
 """A beat in the test's own process, on a clock that the test sets."""
 
+import time
 from datetime import datetime, timedelta
 from typing import Any
 
 from celery import Celery
-from sqlalchemy import Connection
+from sqlalchemy import Connection, TextClause, text
 
 from pgbeat.beat import scheduler
 from pgbeat.beat.due import DueSnapshot
 from pgbeat.beat.scheduler import Pass
+from pgbeat.database import sql
 from pgbeat.schedules.ticks import Tick
 from pgbeat.timetables import parse_duration
 
@@ -63,6 +65,35 @@ class Scheduler(scheduler.Scheduler):
             return None
         return self._snapshot(self._leader.connect(), []).next
 
+    def suspended(self, job: Any, *, timeout: float = 10.0) -> str:
+        """Waits until a job sleeps, or waits for an event. Returns the sleep's name or the key.
+
+        The job is given by its id, itself or its task's result. Meanwhile jobs are sent, as by a
+        beat, and workers must run. Raises `TimeoutError` after so many seconds.
+        """
+        return self._until_suspended(job, timeout, _SUSPENDED)
+
+    def wake(self, job: Any, *, timeout: float = 10.0) -> str:
+        """Ends a job's sleep, or has its wait time out, as if the time had passed.
+
+        Waits for it, and returns its name, as `suspended` does.
+        """
+        name = self._until_suspended(job, timeout, _WAKE)
+        self.tick()
+        return name
+
+    def _until_suspended(self, job: Any, timeout: float, statement: TextClause) -> str:
+        job_id = str(getattr(job, "id", job))
+        deadline = time.monotonic() + timeout
+        while True:
+            self.tick()
+            name = self._leader.connect().scalar(statement, {"job": job_id})
+            if name is not None:
+                return str(name)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"job {job_id} neither sleeps nor waits after {timeout:g} s")
+            time.sleep(0.02)
+
     def _snapshot(self, connection: Connection, held: list[int]) -> DueSnapshot:
         snapshot = super()._snapshot(connection, held)
         return snapshot if self.now is None else snapshot._replace(now=self.now)
@@ -71,3 +102,7 @@ class Scheduler(scheduler.Scheduler):
         done = super()._run_pass()
         self.ticks += [decision.tick for decision in done.decisions]
         return done
+
+
+_SUSPENDED = text(sql.load("scheduler.sql", "suspended"))
+_WAKE = text(sql.load("scheduler.sql", "wake"))

@@ -19,7 +19,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "durable.failing": {"max_attempts": 3, "retry_base": 0.1},
     **{
         f"durable.{name}": {}
-        for name in ("swallowing", "overtaken", "reporting", "early", "nested")
+        for name in ("swallowing", "overtaken", "progressing", "early", "nested")
     },
     "policies.total": NARROW,
 }

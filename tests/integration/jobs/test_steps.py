@@ -26,6 +26,7 @@ from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.running.task_exceptions import Cancelled, Suspended
 from pgbeat.jobs.states import due
 from pgbeat.jobs.verbs import control
+from pgbeat.testing.fixtures import MakeScheduler
 from pgbeat.views import jobs as views
 from pgbeat.worker.recording.attempts import Attempt
 from pgbeat.worker.reporting import ATTEMPT
@@ -334,6 +335,29 @@ def test_a_wait_times_out_once_and_for_all(app: Celery, job_control: JobControl,
         pgbeat.emit("k", app=app)
     states = [s.state for s in steps.of_job(job_control.connection, Redactor(ADMIN, {}, {}), job)]
     assert states == ["timed_out"]
+
+
+def test_tests_end_sleeps_and_waits(
+    app: Celery, job_control: JobControl, pgbeat_scheduler: MakeScheduler
+) -> None:
+    """As if their time had passed; what neither sleeps nor waits is waited for in vain."""
+    beat = pgbeat_scheduler(app)
+    other, job = waiting(job_control, app, "k"), waiting(job_control, app, "k", None)
+    assert beat.suspended(job) == beat.wake(str(job.id)) == "k"
+    assert job_control.job(job).state == "pending"
+    assert job_control.job(other).state == "scheduled"
+    with attempt_at(app, job.id), pytest.raises(TimedOut):
+        pgbeat.wait_for("k")
+    asleep = job_control.make(1)
+    with attempt_at(app, asleep.id), pytest.raises(Suspended) as suspended:
+        pgbeat.sleep("1 day", name="night")
+    snooze(job_control, asleep.id, suspended.value)
+    assert beat.wake(asleep) == "night"
+    with attempt_at(app, asleep.id):
+        pgbeat.sleep("1 day", name="night")
+    for wait in (beat.wake, beat.suspended):
+        with pytest.raises(TimeoutError):
+            wait(asleep, timeout=0.05)
 
 
 def test_a_job_that_waits_can_be_paused_and_cancelled(

@@ -316,7 +316,7 @@ def test_the_app_follows_restarted_containers(celery_setup: CeleryTestSetup) -> 
 def test_the_documented_setup_resolves(tmp_path: Path) -> None:
     """Pytest accepts the blocks of docs/how-to/testing.md with every warning an error."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/testing.md").read_text(), re.S)
-    _, _, conftest, test, override = blocks
+    _, _, _, conftest, test, override = blocks
     (tmp_path / "proj").mkdir()
     (tmp_path / "proj/tasks.py").write_text(
         "from celery import shared_task\n\n\n@shared_task\ndef add(x, y):\n    return x + y\n"
@@ -340,6 +340,38 @@ def test_the_documented_scheduler_decides(tmp_path: Path, server: str) -> None:
     done = shell(*PYTEST, "-W", "error", "test_proj.py", cwd=tmp_path, base=env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
+
+
+STEPS = """
+from celery import Celery
+import pgbeat
+
+app = Celery("proj", broker="redis://elsewhere", backend="pgbeat+postgresql://elsewhere/x")
+
+@app.task(acks_late=True, pgbeat={}, shared=False)
+def ship(order):
+    pgbeat.step("book", str, order)
+    try:
+        pgbeat.wait_for(f"paid/{order}", "3 days")
+    except pgbeat.TimedOut:
+        return "cancelled"
+    return "shipped"
+"""
+
+
+def test_the_documented_steps_sleep_and_wait(tmp_path: Path, server: str) -> None:
+    """Twice in one process: the app follows each test's database."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/testing.md").read_text(), re.S)
+    (tmp_path / "proj").mkdir()
+    (tmp_path / "proj/celery.py").write_text(STEPS)
+    (tmp_path / "proj/tasks.py").write_text("from proj.celery import ship")
+    (tmp_path / "conftest.py").write_text(blocks[0])
+    again = "\n\ntest_again = test_an_order_is_paid_and_another_is_not"
+    (tmp_path / "test_proj.py").write_text(blocks[2] + again)
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "PGBEAT_TEST_URL": server}
+    done = shell(*PYTEST, "-W", "error", "test_proj.py", cwd=tmp_path, base=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
 
 
 @pytest.mark.slow
