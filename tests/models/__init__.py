@@ -1,6 +1,6 @@
 """Models of pgbeat's protocols, checked in every interleaving: `python -m tests.models`."""
 
-from tests.models import chords, claims, finish, groups, lanes, leadership
+from tests.models import chords, claims, events, finish, groups, lanes, leadership
 
 MODELS = {
     "leadership": leadership,
@@ -9,4 +9,5 @@ MODELS = {
     "finish": finish,
     "groups": groups,
     "lanes": lanes,
+    "events": events,
 }
