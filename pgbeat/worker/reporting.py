@@ -218,6 +218,13 @@ def current_attempt() -> "tuple[Attempt | None, Recorder | None]":
     return attempt, process_recorder.get()
 
 
+def raise_suspended(request: Any) -> None:
+    """Raises what made the attempt sleep or wait: its task may have caught that."""
+    attempt: Attempt | None = getattr(request, ATTEMPT, None)
+    if attempt is not None and attempt.suspended is not None:
+        raise attempt.suspended
+
+
 def _kept(attempt: "Attempt", recorder: "Recorder") -> Any:
     if attempt.has_checkpoint:
         return attempt.checkpoint

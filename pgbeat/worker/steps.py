@@ -41,7 +41,7 @@ from pgbeat.results import values
 from pgbeat.results.ending import running_again
 from pgbeat.results.rows import Encoded
 from pgbeat.worker.recording.attempts import Attempt, Progress
-from pgbeat.worker.reporting import ATTEMPT, current_attempt, report
+from pgbeat.worker.reporting import ATTEMPT, current_attempt, raise_suspended, report
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
@@ -342,8 +342,7 @@ def _current() -> StepRun | None:
     if obstacle is not None or attempt is None:
         code, message = obstacle or ("", "")
         raise CannotStep(f"task {task.name!r} can't have steps: {message}", code=code)
-    if attempt.suspended is not None:  # the task has caught it
-        raise attempt.suspended
+    raise_suspended(request)
     if attempt.cancel_asked:
         raise Cancelled("the job is cancelled")
     if attempt.steps is None:

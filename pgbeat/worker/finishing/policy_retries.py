@@ -26,6 +26,7 @@ from pgbeat.jobs.policy import policies, task_policies
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.jobs.preparing.defaults import backoff
 from pgbeat.results.ending import TaskEnding
+from pgbeat.worker.reporting import raise_suspended
 
 logger = logging.getLogger("pgbeat.worker")
 
@@ -64,11 +65,15 @@ def _warn_of_missing_lanes(app: Celery, known: Mapping[str, JobPolicy]) -> None:
 
 
 def requeue_unsent(task: Any) -> None:
-    """Replaces the task's `retry`, which rejects for good a message that it can't send."""
+    """Replaces the task's `retry`, which rejects for good a message that it can't send.
+
+    A task that sleeps or waits is not retried, though it has caught that as an error.
+    """
     retry = task.retry
 
     @wraps(retry)
     def retry_or_requeue(*args: Any, **kwargs: Any) -> Any:
+        raise_suspended(task.request)
         try:
             return retry(*args, **kwargs)
         except Reject as rejected:

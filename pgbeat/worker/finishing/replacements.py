@@ -14,7 +14,7 @@ from celery.exceptions import Ignore
 
 from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.payloads import JOB
-from pgbeat.worker.reporting import ATTEMPT
+from pgbeat.worker.reporting import ATTEMPT, raise_suspended
 
 
 def follow(task: Any) -> None:
@@ -24,6 +24,7 @@ def follow(task: Any) -> None:
     @wraps(on_replace)
     def replace_and_follow(sig: Signature) -> Any:
         request = task.request
+        raise_suspended(request)
         if request.is_eager or not getattr(request, JOB_HEADER, None):
             return on_replace(sig)
         goes_on = _first(sig).options.get("task_id") == request.id

@@ -14,8 +14,7 @@ from pgbeat.jobs.checks.task_checks import refuse_coroutine
 from pgbeat.jobs.policy.batches import is_batch
 from pgbeat.results.ending import TaskEnding
 from pgbeat.worker.finishing import batches, endings, policy_retries, replacements, snoozes
-from pgbeat.worker.recording.attempts import Attempt
-from pgbeat.worker.reporting import ATTEMPT
+from pgbeat.worker.reporting import raise_suspended
 
 #: Does what follows when a run raises an error. If it raises another one, the next step gets that.
 Step = Callable[[Any, BaseException, TaskEnding | None], None]
@@ -68,12 +67,14 @@ def _replace(task: Any, steps: Sequence[Step], *, is_always: bool | None) -> Non
     def run_in_steps(*args: Any, **kwargs: Any) -> Any:
         ending = None if is_always is None else endings.begin(task, is_always=is_always)
         try:
-            value = run(*args, **kwargs)
+            try:
+                value = run(*args, **kwargs)
+            except Exception:
+                raise_suspended(task.request)
+                raise
+            raise_suspended(task.request)
             if isinstance(value, CoroutineType):
                 value = refuse_coroutine(task, value)
-            attempt: Attempt | None = getattr(task.request, ATTEMPT, None)
-            if attempt is not None and attempt.suspended is not None:  # which the task has caught
-                raise attempt.suspended
         except BaseException as error:
             _follow(steps, task, error, ending)
             raise

@@ -19,7 +19,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "durable.failing": {"max_attempts": 3, "retry_base": 0.1},
     **{
         f"durable.{name}": {}
-        for name in ("swallowing", "overtaken", "progressing", "early", "nested")
+        for name in ("swallowing", "wrapping", "overtaken", "progressing", "early", "nested")
     },
     "policies.total": NARROW,
 }
@@ -136,6 +136,24 @@ def test_a_step_is_the_progress_of_a_task_that_reports_none(site: Site, sql: Sql
         (site.folder / f"gate-r-{number}").touch()
     job.get(timeout=60)
     shows("completed", 1, "half")
+
+
+def test_a_wait_that_the_task_makes_another_error_of_is_a_wait(site: Site, sql: Sql) -> None:
+    """Nor is the task retried or replaced: so do many tasks with whatever they catch."""
+    site.start("-P", "solo")
+    site.beat(app=site.app).says("This beat leads", 60)
+    ways = ("error", "retry", "replace")
+    jobs = {how: site.task("wrapping", how, how).delay() for how in ways}
+    site.waits(3)
+    for how in ways:
+        site.emit(how, f"{how} emitted")
+    for how, job in jobs.items():
+        assert job.get(timeout=60) == f"{how} emitted"
+    assert sorted(site.journal()) == sorted(f"{how} begins" for how in (*ways, *ways))
+    until(lambda: not sql("SELECT FROM pgbeat.unfinished_jobs"), 30, "all have ended")
+    assert sql("SELECT DISTINCT state, attempt, executions FROM pgbeat.jobs") == [
+        ("completed", 1, 2)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,18 @@ def swallowing(name: str) -> str:
     return name
 
 
+@app.task(name="durable.wrapping", bind=True, acks_late=True, pgbeat={})
+def wrapping(self: Any, name: str, how: str) -> Any:
+    """Makes another error, a retry or a replacement of all that it catches."""
+    note(f"{name} begins")
+    try:
+        return pgbeat.wait_for(name)
+    except Exception as error:
+        if how == "replace":
+            self.replace(swallowing.si(name))
+        raise (self.retry(exc=error) if how == "retry" else ValueError("other")) from error
+
+
 @app.task(name="durable.overtaken", acks_late=True, pgbeat={})
 def overtaken(name: str) -> Any:
     """Runs a step at the same time as another attempt, whose worker is taken for dead."""
