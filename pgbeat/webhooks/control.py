@@ -223,11 +223,28 @@ def in_order(events: Collection[str]) -> list[str]:
     return [event for event in EVENTS if event in events]
 
 
-def remove(unit: UnitOfWork, name: str) -> None:
-    """Deletes a webhook with its deliveries. Raises `NotFound`."""
+def remove(unit: UnitOfWork, name: str) -> Webhook:
+    """Deletes a webhook with its deliveries, and returns what it was. Raises `NotFound`."""
     before = _lock(unit, name)
     unit.connection.execute(table.delete().where(webhooks.is_webhook(name, unit.namespace)))
     unit.record("delete", before, None)
+    return before
+
+
+def left_open(row: Webhook, changes: Mapping[str, Any] | None = None) -> str:
+    """Returns in words which alerts stay open at a receiver after changes, or the deletion.
+
+    Empty if none do: the receiver is the same, and is told of the end of incidents.
+    """
+    if changes is not None and not (
+        "url" in changes
+        or ("secret" in changes and not is_signed(row.format))
+        or changes.get("per_incident") is False
+    ):
+        return ""
+    number = row.open_incidents
+    incidents = f"{number:,} incident{'s' if number > 1 else ''}"
+    return f"without telling its receiver of the end of {incidents}" if number else ""
 
 
 def enable(unit: UnitOfWork, name: str) -> tuple[Webhook, bool]:

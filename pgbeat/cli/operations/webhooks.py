@@ -203,6 +203,8 @@ def update_command(
     message = f"{'Would change' if dry_run else 'Changed'} webhook {name!r}."
     shown = views.counted(row, count) | ({"secret": changes["secret"]} if is_new else {})
     printing.result(shown, message)
+    if left := control.left_open(row, changes):
+        printing.note(f"changed {left}; close its alerts by hand.")
     if is_new and not printing.is_json():
         click.echo(f"Its new secret, which is not shown again: {changes['secret']}")
 
@@ -216,10 +218,10 @@ def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
         row = webhooks.get(connection, name, namespace=target.namespace)
         count = sum(deliveries.counts(connection, namespace=target.namespace)[name].values())
     rest = f" and the log of {counted(count, 'delivery', 'deliveries')}" if count else ""
-    if row.open_incidents:
-        number = counted(row.open_incidents, "incident")
-        rest += f", without telling its receiver of the end of {number}"
-    remove(target, "webhook", name, control.remove, yes=yes, dry_run=dry_run, rest=rest)
+    if left := control.left_open(row):
+        rest += f", {left}"
+    more = {"open_incidents": row.open_incidents}
+    remove(target, "webhook", name, control.remove, yes=yes, dry_run=dry_run, rest=rest, more=more)
 
 
 @webhooks_command.command("enable")

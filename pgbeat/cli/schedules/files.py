@@ -270,6 +270,10 @@ def _remark(target: Target, file: File, plan: Plan) -> None:
             remark = section.section.noun.remark(definition, is_new=name in section.added)
             if remark is not None:
                 printing.note(f"{remark}.")
+        for name, changes in {**section.changed, **dict.fromkeys(section.removed)}.items():
+            news = None if changes is None else {change.field: change.new for change in changes}
+            if left := section.section.noun.left_open(section.there[name], news):
+                printing.note(f"{section.section.noun.name} {name!r}: {left}.")
     namespace = target.namespace
     if target.has_app and file.namespace not in (None, namespace):
         printing.note(f"the app's schedules are in namespace {namespace!r}, the file's are not.")

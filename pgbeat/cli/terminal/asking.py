@@ -1,6 +1,6 @@
 """Asks before something is deleted: `--yes` and `--dry-run`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -53,11 +53,12 @@ def remove(
     yes: bool,
     dry_run: bool,
     rest: str = "",
+    more: Mapping[str, Any] | None = None,
 ) -> bool:
     """Deletes a named thing if the user is sure; returns whether it did.
 
-    `rest` says what else goes with it. Tries it in a dry run first, so that an error comes before
-    the question.
+    `rest` says what else goes with it, and `more` does in JSON. Tries it in a dry run first, so
+    that an error comes before the question.
     """
     what = f"{noun} {name!r}{rest}"
     with target.unit(dry_run=True) as unit:
@@ -67,5 +68,5 @@ def remove(
         with target.unit() as unit:
             delete(unit, name)
     if is_removed or printing.is_json():
-        printing.result({"name": name, "removed": is_removed}, f"Removed {what}.")
+        printing.result({"name": name, "removed": is_removed, **(more or {})}, f"Removed {what}.")
     return is_removed

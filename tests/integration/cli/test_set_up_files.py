@@ -9,7 +9,7 @@ from celery import Celery
 
 from tests.support.command_line import Sql, run, run_with
 from tests.support.roles import with_profile
-from tests.support.rows import make_lane, make_schedule, make_webhook
+from tests.support.rows import make_incident, make_lane, make_schedule, make_webhook
 
 Write = Callable[[str], str]
 
@@ -92,7 +92,11 @@ def test_drift_and_what_the_file_lacks(database: str, write: Write, sql: Sql) ->
         "Note: made elsewhere, and left alone: webhook mine; --adopt takes them over.\n"
         + NOT_CHECKED
     )
+    for (webhook,) in sql("SELECT id FROM pgbeat.webhooks"):
+        make_incident(sql, webhook)
     done = run(database, "sync", path, "--prune", "--adopt")
+    for name in ("mine", "pager"):
+        assert f"webhook '{name}': without telling its receiver of the end of 1" in done.stderr
     assert done.stdout.splitlines()[1:] == [
         "  ~ lane gpu",
         "        max_running: 9 → 2 (drift: the last sync wrote 2)",

@@ -232,9 +232,15 @@ def test_incidents_that_are_open(database: str, pgbeat: Webhooks, sql: Sql) -> N
     assert pgbeat("show", "room").count("1 open") == 1
     [_, [what, *_, failures, sent, _]] = cells(pgbeat("incidents", "room"))
     assert (what, failures, sent) == ("schedule nightly", "12", "2")
+    left = "without telling its receiver of the end of 1 incident"
     refusal = run(database, "webhooks", "remove", "room", input="n\n")
-    assert "without telling its receiver of the end of 1 incident" in refusal.output
+    assert left in refusal.output
     assert read(database, "webhooks", "show", "room")["open_incidents"] == 1
+    assert left not in run(database, "webhooks", "update", "room", "--task", "a").output
+    for change in (["--url", "https://hooks.example.com/b"], ["--each-failure"]):
+        assert left in run(database, "webhooks", "update", "room", *change).output
+    removed = read(database, "webhooks", "remove", "room", "--yes")
+    assert removed == {"name": "room", "removed": True, "open_incidents": 1}
 
 
 # -- tried -------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.support.command_line import Sql
-from tests.support.rows import make_delivery, make_webhook
+from tests.support.rows import make_delivery, make_incident, make_webhook
 from tests.support.web import done, errors, problem
 
 URL = "https://example.com/hook"
@@ -37,3 +37,14 @@ def test_deliveries_are_those_of_the_webhook_and_state(admin: Any, sql: Sql) -> 
     assert failed["state"] == "failed"
     assert done(admin.get("/webhooks/other/deliveries"))["deliveries"] == []
     problem(admin.post(f"/webhooks/other/deliveries/{failed['id']}/redeliver"), 404)
+
+
+def test_a_deletion_says_which_alerts_stay_open(admin: Any, sql: Sql) -> None:
+    """Their end is told to nobody."""
+    for name, number in (("ops", 2), ("quiet", 0)):
+        hook = make_webhook(sql, name)
+        for incident in range(number):
+            make_incident(sql, hook, str(incident))
+        deleted = done(admin.delete(f"/webhooks/{name}"))
+        assert deleted["open_incidents"] == number
+        assert ("of the end of 2 incidents" in deleted["message"]) is bool(number)

@@ -70,8 +70,13 @@ def test_open_incidents_are_shown(page: Any, sql: Sql) -> None:
     assert "Open incidents" not in html(page.get("/console/webhooks/ops"))
     make_incident(sql, hook, "<nightly>", failures=1200, alerts=3)
     assert html(page.get("/console/webhooks")).all("a.bad[href$='/webhooks/ops#incidents']")
-    said = html(page.get("/console/webhooks/ops")).words
-    assert re.search(r"schedule <nightly> .* 1,200 3 ", said)
+    shown = html(page.get("/console/webhooks/ops"))
+    assert re.search(r"schedule <nightly> .* 1,200 3 ", shown.words)
+    left = "without telling its receiver of the end of 1 incident"
+    assert shown.words.count(left) == 1
+    moved = shown.fields | {"do": "edit", "url": "https://example.com/other"}
+    for form in (moved, {"do": "delete"}):
+        assert left in after(page, page.post("/console/webhooks/ops", data=form)).words
 
 
 def test_a_webhook_is_tried(page: Any, sql: Sql) -> None:

@@ -1,6 +1,6 @@
 """Compares a section of a file with the rows of its noun."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,8 +25,8 @@ class SectionPlan:
     kept: list[str] = field(default_factory=list)
     noted: list[str] = field(default_factory=list)
     unchanged: int = 0
-    #: The names of all rows that there are before.
-    there: list[str] = field(default_factory=list, compare=False)
+    #: All rows that there are before, by name.
+    there: Mapping[str, Stored] = field(default_factory=dict, compare=False)
     mistakes: list[Mistake] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -51,7 +51,7 @@ def compare(
     """Returns the changes of a section; writes nothing."""
     noun, wanted = section.noun, section.definitions
     rows = noun.rows(connection, namespace)
-    plan = SectionPlan(section, there=list(rows))
+    plan = SectionPlan(section, there=rows)
     for name, stored in rows.items():
         is_files = stored.base is not None
         if name not in wanted:

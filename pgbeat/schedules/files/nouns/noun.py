@@ -109,6 +109,10 @@ class FileNoun(ABC):
         """Returns what people should know of a definition that is applied."""
         return None
 
+    def left_open(self, stored: Stored, changes: Mapping[str, Any] | None) -> str:
+        """Returns in words what other programs miss after changes, or the deletion of a row."""
+        return ""
+
     @abstractmethod
     def write(
         self, unit: UnitOfWork, name: str, values: Mapping[str, Any], changed: set[str] | None

@@ -134,6 +134,11 @@ class _Webhooks(FileNoun):
             )
         return None
 
+    def left_open(self, stored: Stored, changes: Mapping[str, Any] | None) -> str:
+        if changes is not None:
+            changes = {field.removesuffix("_env"): value for field, value in changes.items()}
+        return control.left_open(stored.row, changes)
+
     # -- rows
 
     def values(self, stored: Stored) -> dict[str, Any]:

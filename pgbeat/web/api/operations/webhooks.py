@@ -167,6 +167,12 @@ class RedeliveryDone(Done):
     count: int
 
 
+class WebhookDeleted(Done):
+    """Confirms a deletion."""
+
+    open_incidents: int = Field(description="Those of whose end its receiver is not told.")
+
+
 class WebhookTested(BaseModel):
     """The outcome of a test."""
 
@@ -226,11 +232,12 @@ def update_webhook(call: AdminCall, name: WebhookName, body: WebhookChanges) -> 
 
 
 @router.delete("/{name}", summary="Delete a webhook")
-def delete_webhook(call: AdminCall, name: WebhookName) -> Done:
+def delete_webhook(call: AdminCall, name: WebhookName) -> WebhookDeleted:
     """Deletes a webhook with its deliveries. Its receiver is not told of the end of incidents."""
     with call.unit() as unit:
-        control.remove(unit, name)
-    return Done(message=f"Webhook '{name}' deleted")
+        row = control.remove(unit, name)
+    message = f"Webhook '{name}' deleted {control.left_open(row)}".rstrip()
+    return WebhookDeleted(message=message, open_incidents=row.open_incidents)
 
 
 @router.post("/{name}/enable", summary="Enable a webhook")

@@ -157,6 +157,7 @@ def _show(
         fields=_EDITED,
         filters=list(views.filters(row)),
         incidents=open_incidents,
+        left_open=control.left_open(row),
         said_of=_WHEN,
         is_signed=is_signed(row.format),
         **{"secret": None} | more,
@@ -200,15 +201,17 @@ def change_webhook(visit: AdminVisit, name: Name) -> Response:
         act, past = _VERBS[visit.verb(_VERBS)]
         more = {"reason": visit.reason()} if verb == "disable" else {}
         with visit.unit() as unit:
-            act(unit, name, **more)
-        where = path("webhooks") if verb == "delete" else here
-        return visit.redirect(where, f"Webhook '{name}' {past}.")
+            row = act(unit, name, **more)
+        if verb == "delete":
+            words = f"Webhook '{name}' {past} {control.left_open(row)}".rstrip()
+            return visit.redirect(path("webhooks"), f"{words}.")
+        return visit.redirect(here, f"Webhook '{name}' {past}.")
     except PgbeatError as error:
         return _show(visit, name, error=error)
 
 
 #: The verbs, and what the webhook then is.
-_VERBS: dict[str, tuple[Callable[..., object], str]] = {
+_VERBS: dict[str, tuple[Callable[..., Any], str]] = {
     "delete": (control.remove, "deleted"),
     "enable": (control.enable, "enabled"),
     "disable": (control.disable, "disabled"),
@@ -241,8 +244,9 @@ def _edit(visit: Visit, name: str) -> Response:
         if not changes:
             return visit.redirect(path("webhooks", name), "Nothing was changed.")
         with visit.unit() as unit:
-            control.edit(unit, name, **changes)
+            row = control.edit(unit, name, **changes)
     except forms.REFUSED as error:
         form = visit.refused(error, written, "Nothing was changed", fields=("events",))
         return _show(visit, name, form=form, events=events)
-    return visit.redirect(path("webhooks", name), f"Webhook '{name}' was changed.")
+    words = f"Webhook '{name}' was changed {control.left_open(row, changes)}".rstrip()
+    return visit.redirect(path("webhooks", name), f"{words}.")
