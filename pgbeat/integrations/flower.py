@@ -77,9 +77,6 @@ def _broker(cls: type, broker_url: str, *args: Any, **kwargs: Any) -> Any:
 Broker.__new__ = _broker
 
 
-# -- links to the console
-
-
 class Console:
     """The console's pages of jobs."""
 

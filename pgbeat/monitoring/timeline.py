@@ -137,8 +137,6 @@ def timeline(
     return Timeline(span, since, now, until, rows, has_more)
 
 
-# -- the past
-
 _PIECES = text(sql.load("timeline.sql", "pieces"))
 #: Executions by state, and ticks by outcome.
 _KINDS: dict[str, Kind] = {
@@ -183,9 +181,6 @@ def _pieces(
         end = None if has_length and is_open else (until if has_length else None) or begin
         pieces[key].append(Piece(known, begin, end, number, job_id, message, task))
     return pieces, cut
-
-
-# -- the future
 
 
 def _coming(

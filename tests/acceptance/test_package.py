@@ -111,9 +111,6 @@ def metadata(built: Package) -> bytes:
         return wheel.read(f"pgbeat-{__version__}.dist-info/METADATA")
 
 
-# -- what is in it
-
-
 def test_two_builds_are_equal(built: Package) -> None:
     first, second = (
         {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -188,9 +185,6 @@ def test_the_bill_of_materials_lists_what_users_install(built: Package) -> None:
     assert not {"mkdocs", "nox", "playwright", "ruff"} & names
 
 
-# -- that it works alone
-
-
 def modules(built: Package) -> list[str]:
     with zipfile.ZipFile(built.wheel) as wheel:
         names = [name[:-3].replace("/", ".") for name in wheel.namelist() if name[-3:] == ".py"]
@@ -236,9 +230,6 @@ def test_commands_work_without_extras(built: Package, empty_database: str, tmp_p
     assert (used.returncode, used.stdout) == (0, "pending\n"), used.stderr
 
 
-# -- what type checkers say of an app that uses it
-
-
 @pytest.fixture(scope="session")
 def typed(built: Package) -> Path:
     """A folder with an app, and an environment that has the wheel and types for Celery."""
@@ -281,8 +272,6 @@ def test_types_from_outside(checker: str, typed: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
-
-# -- the audit
 
 Audit = Callable[[str], "subprocess.CompletedProcess[str]"]
 

@@ -134,9 +134,6 @@ def _counts(counts: Mapping[str, int]) -> Text:
     return text if shown else text.append("none")
 
 
-# -- laid out
-
-
 def _stacked(shown: list[Block], width: int, height: int) -> list[Text]:
     """Returns tables below each other, each with a share of the lines."""
     shares = share([len(block.rows) for block in shown], height - _AROUND * len(shown))
@@ -179,9 +176,6 @@ def _side_by_side(left: list[Text], right: list[Text], start: int) -> Iterable[T
     """Yields the lines of two columns; the second begins at `start`."""
     for one, other in zip_longest(left, right, fillvalue=Text()):
         yield one + Text(" " * (start - one.cell_len)) + other if other else one
-
-
-# -- the tables
 
 
 def _running(snapshot: Snapshot, job: Job) -> dict[str, Cell]:

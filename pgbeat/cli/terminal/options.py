@@ -29,9 +29,6 @@ def adding(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return add
 
 
-# -- values
-
-
 def duration(text: str) -> timedelta:
     """Reads a length of time."""
     try:
@@ -129,8 +126,6 @@ def _as_lines(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
     return "\n".join(given) if given else None
 
 
-# -- kinds of options
-
 #: What an option's value is, as click's parameters: how it is read, and how help calls it.
 Kind = Mapping[str, Any]
 FLAG: Kind = {"is_flag": True}
@@ -187,9 +182,6 @@ length_option = partial(option, kind=LENGTH, metavar="DURATION")
 def since_option(default: str) -> Callable[[F], F]:
     """Returns a decorator that adds how far a report looks back."""
     return length_option("--since", text="How far to look back: 2h, 7 days.", default=default)
-
-
-# -- help
 
 
 class Option(click.Option):

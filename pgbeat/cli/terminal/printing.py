@@ -60,9 +60,6 @@ STYLES = {
 }
 
 
-# -- to the terminal or as JSON
-
-
 def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.meta[AS_JSON] = value
 
@@ -146,9 +143,6 @@ def _plain(value: object) -> object:
     if isinstance(value, UUID):
         return str(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-# -- tables and facts
 
 
 def _console(written: StringIO) -> Console:
@@ -286,9 +280,6 @@ def show_facts(title: str | None, *facts: tuple[str, Cell], view: Any = None) ->
     show(table)
 
 
-# -- values
-
-
 def line(value: object) -> str:
     """Returns a value on one line, without characters that would move the cursor."""
     words = " ".join(str(value).split())
@@ -353,9 +344,6 @@ def when_and_who(moment: datetime | None, who: str | None, now: datetime) -> str
 def labels(pairs: Mapping[str, str]) -> str:
     """Returns labels on one line."""
     return ", ".join(f"{line(name)}={line(value)}" for name, value in sorted(pairs.items()))
-
-
-# -- schedules
 
 
 def timetable(row: Schedule, default_zone: str | None = None) -> str:

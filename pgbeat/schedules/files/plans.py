@@ -179,9 +179,6 @@ def _switches(row: Row[Any], name: str, want: bool, base: Mapping[str, Any] | No
     return was_off and (name == "paused" or row.disabled_reason == BY_FILE)
 
 
-# -- names -----------------------------------------------------------------------------------------
-
-
 _AFTER = select(schedules.c.name, schedules.c.after).where(
     schedules.c.namespace == bindparam("namespace")
 )

@@ -113,8 +113,6 @@ def _in_order(plan: Plan) -> Iterator[list[str]]:
     return (steps[depth] for depth in sorted(steps))
 
 
-# -- statements ------------------------------------------------------------------------------------
-
 _COLUMNS = [schedules.c[name] for name in FIELDS if name in schedules.c]
 #: A batch of any size is one JSON document, read as columns.
 _BATCH = (

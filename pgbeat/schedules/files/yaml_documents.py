@@ -232,9 +232,6 @@ _SCALARS: dict[str, Any] = {
 }
 
 
-# -- writing ---------------------------------------------------------------------------------------
-
-
 class _Dumper(yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper):  # type: ignore[misc]
     """Writes YAML that means the same in versions 1.1 and 1.2: ambiguous text is quoted."""
 

@@ -126,9 +126,6 @@ def _when(trigger: Any, fields: Mapping[str, Any], timezone: str | None) -> When
     return When({**when.columns, "starts_at": fields["start_date"]}, when.from_last_run)
 
 
-# -- cron triggers
-
-
 def _cron(zone: str, fields: Mapping[str, Mapping[str, Any]]) -> When:
     parts = {name: [_expression(e) for e in field["expressions"]] for name, field in fields.items()}
     for name in ("year", "week"):

@@ -76,9 +76,6 @@ def serve(start: Callable[..., Process], folder: Path, *words: str) -> tuple[Pro
     return process, int(process.output.split()[1])
 
 
-# -- the server --------------------------------------------------------------------------------
-
-
 def test_server_keeps_its_data(folder: Path) -> None:
     for number in (1, 2):
         with embedded.server(folder / "server", {"fsync": "off"}) as server:
@@ -220,9 +217,6 @@ def test_nothing_private_is_opened_for_roots_server(
             assert folder / "server" in server.programs.parents
             psycopg.connect(server.dsn()).close()
     assert private.stat().st_mode & 0o777 == 0o700
-
-
-# -- the demo ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

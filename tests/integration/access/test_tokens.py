@@ -136,9 +136,6 @@ def test_whether_there_is_one_in_use(connection: Connection, sql: Sql) -> None:
     assert not tokens.exist(connection, namespace="default")
 
 
-# -- the command line ---------------------------------------------------------------------------
-
-
 def test_create_prints_the_token_alone(database: str, connection: Connection) -> None:
     result = run(database, "tokens", "create", "--for", "alice", "--scope", "admin")
     assert result.exit_code == 0, result.output

@@ -48,9 +48,6 @@ def missing(connection: Connection, start: float = 0, end: float = 5) -> list[fl
     return [(moment - START) / HOUR for moment in found(connection, start, end).times]
 
 
-# -- what was not launched ---------------------------------------------------------------------
-
-
 def test_both_ends_of_the_period_belong_to_it(connection: Connection, sql: Sql) -> None:
     add(sql)
     assert missing(connection) == [0, 1, 2, 3, 4, 5]
@@ -133,9 +130,6 @@ def test_too_many_to_look_at(connection: Connection, sql: Sql) -> None:
     add(sql, every="1 second")
     with pytest.raises(InvalidSchedule, match="was due 1,036,801 times then, more than the 1,000,"):
         found(connection, 0, 12 * 24)
-
-
-# -- launched now ------------------------------------------------------------------------------
 
 
 def fill(

@@ -5,8 +5,6 @@ from itertools import groupby
 from tests.support.rows import Sql
 from tests.support.schedulers import HOUR, START, At, add, down, hours, row, said
 
-# -- catching up -----------------------------------------------------------------------------------
-
 
 def test_latest_launches_once_and_tells_how_many_were_missed(sql: Sql, at: At) -> None:
     add(sql)
@@ -73,9 +71,6 @@ def test_a_year_of_seconds_is_counted_at_once(sql: Sql, at: At) -> None:
     add(sql, cron="* * * * * *", starts_at=None)
     [tick] = down(at(), "365 days")
     assert tick.missed == 365 * 86_400 - 1
-
-
-# -- clocks that step ------------------------------------------------------------------------------
 
 
 def test_a_clock_that_goes_back_launches_nothing_twice(sql: Sql, at: At) -> None:

@@ -198,9 +198,6 @@ def test_a_template_has_placeholders_too(app: Celery, sql: Sql) -> None:
     assert "args[0]: " in refused(refusal)
 
 
-# -- refused, and shown ---------------------------------------------------------------------------
-
-
 def test_a_row_is_checked_when_it_is_written(database: str, sql: Sql, web: Any) -> None:
     bad = '{"day": "{{ due_at | dat }}"}'
     said = refused(run(database, "add", "s", "--task", "t", "--every", "1h", "--kwargs", bad))
@@ -243,9 +240,6 @@ def test_code_entries_are_taken_as_they_are(app: Celery, beat: Beat, sql: Sql) -
     scheduler = beat()
     decided(scheduler, sql, "SELECT 1 FROM pgbeat.jobs")
     assert sent(sql)[0][1] == {"text": "{{ a template }}"}
-
-
-# -- in the task -----------------------------------------------------------------------------------
 
 
 def test_outside_of_a_job_nothing_is_known(app: Celery) -> None:

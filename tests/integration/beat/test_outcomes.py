@@ -234,9 +234,6 @@ def test_the_database_refuses_one_of_a_batch(beat: Beat, sql: Sql) -> None:
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(19,)]
 
 
-# -- conditions that are asked together -----------------------------------------------------------
-
-
 def test_conditions_asked_together_are_answered_apart(beat: Beat, sql: Sql) -> None:
     said = {
         "SELECT 1": ("launched", None),

@@ -14,8 +14,6 @@ from tests.support.processes import until
 from tests.support.rows import Sql
 from tests.support.schedulers import HOUR, START, At, Beat, add, end, hours, row, said
 
-# -- overlap ---------------------------------------------------------------------------------------
-
 
 def test_overlap_allow_launches_whatever_runs(sql: Sql, at: At) -> None:
     add(sql)
@@ -171,9 +169,6 @@ def test_overlap_cancel_previous_ends_the_job_before(sql: Sql, at: At) -> None:
         ("pending", None),
     ]
     assert messages(sql) == [scheduler.ticks[1].job_id]
-
-
-# -- one schedule after another --------------------------------------------------------------------
 
 
 def test_after_launches_when_a_job_of_the_other_has_completed(sql: Sql, at: At) -> None:

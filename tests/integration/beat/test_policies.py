@@ -11,8 +11,6 @@ from tests.support.launchers import register
 from tests.support.rows import Sql, make_calendar
 from tests.support.schedulers import HOUR, START, At, add, hours, row
 
-# -- minimum spacing -------------------------------------------------------------------------------
-
 
 def test_launches_are_never_closer_than_the_minimum_interval(sql: Sql, at: At) -> None:
     add(sql, every="1 minute", min_interval="10 minutes")
@@ -21,9 +19,6 @@ def test_launches_are_never_closer_than_the_minimum_interval(sql: Sql, at: At) -
     launched = [tick.due_at for tick in ticks if tick.outcome == "launched"]
     assert [(t - START) / timedelta(minutes=1) for t in launched] == [1, 11, 21, 31, 41, 51]
     assert ticks[1].reason == "launched 1 min ago, and min_interval is 10 min"
-
-
-# -- backoff and probes ----------------------------------------------------------------------------
 
 
 def test_retries_come_after_base_times_factor_to_the_n(sql: Sql, at: At) -> None:
@@ -100,9 +95,6 @@ def test_what_a_person_disables_is_not_probed(sql: Sql, at: At) -> None:
     add(sql, probe_after="1 hour")
     sql("UPDATE pgbeat.schedules SET enabled = false")
     assert at().run_until(START + 24 * HOUR) == []
-
-
-# -- windows ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -194,9 +186,6 @@ def test_what_a_calendar_excludes_is_skipped_with_its_reason(sql: Sql, at: At) -
     ]
 
 
-# -- a launcher that says when ---------------------------------------------------------------------
-
-
 def test_a_launcher_snoozes_its_schedule(sql: Sql, at: At) -> None:
     snoozes: dict[str, tuple[Any, datetime]] = {
         "a while": (timedelta(minutes=7), START + timedelta(hours=1, minutes=7)),
@@ -226,9 +215,6 @@ def test_a_launcher_snoozes_its_schedule(sql: Sql, at: At) -> None:
         sql("DELETE FROM pgbeat.schedules")
 
 
-# -- zones -----------------------------------------------------------------------------------------
-
-
 def test_another_zone_of_the_app_computes_next_times_anew_and_floods_nothing(
     sql: Sql, at: At, app: Celery
 ) -> None:
@@ -247,9 +233,6 @@ def test_another_zone_of_the_app_computes_next_times_anew_and_floods_nothing(
     assert scheduler.ticks == []
     after: dict[str, datetime] = dict(sql("SELECT name, next_run FROM pgbeat.schedules"))
     assert after == {**before, "app's": START + 2 * HOUR}
-
-
-# -- several apps ----------------------------------------------------------------------------------
 
 
 def test_apps_with_a_namespace_each_share_a_database(sql: Sql, at: At, app: Celery) -> None:

@@ -166,9 +166,6 @@ def test_all_wait_in_the_lane(sql: Sql, app: Celery) -> None:
     ]
 
 
-# -- while some have not ended ------------------------------------------------------------------
-
-
 def test_overlap_skip_skips_while_any_has_not_ended(sql: Sql, at: At) -> None:
     add(sql, launcher="Several", overlap="skip")
     scheduler = at()
@@ -289,9 +286,6 @@ def test_chaos_finds_each_job_by_its_tick(sql: Sql, at: At, is_broken: bool) -> 
     found = {name for name in _OF_TICKS if sql(promises._NEVER[name])}
     expected = {"a launched tick without its job", "a schedule's job without its tick"}
     assert found == (expected if is_broken else set())
-
-
-# -- where they are shown -----------------------------------------------------------------------
 
 
 def test_history_has_all_of_them(sql: Sql, at: At) -> None:

@@ -20,8 +20,6 @@ from tests.support.broker_sessions import (
 )
 from tests.support.threads import together
 
-# -- claims ---------------------------------------------------------------------------------------
-
 
 def test_claims_come_by_priority_then_age(opened: Sessions, connection: Connection) -> None:
     for name in ("a1", "c5", "b9", "d1", "e9", "f0"):

@@ -29,8 +29,6 @@ from tests.support.broker_sessions import (
     rows,
 )
 
-# -- put ------------------------------------------------------------------------------------------
-
 
 def test_messages_are_put_in_the_order_given(connection: Connection) -> None:
     names = [str(n) for n in range(500)]
@@ -116,9 +114,6 @@ def test_one_for_a_missing_queue_is_not_put(opened: Sessions) -> None:
     assert rows(consumer.connection, "SELECT FROM kombu_message") == []
 
 
-# -- messages of jobs -----------------------------------------------------------------------------
-
-
 def jobs_messages(connection: Connection, *names: str, queue: str = "q") -> list[str]:
     """Messages of jobs; the jobs."""
     found = [str(uuid.uuid4()) for _ in names]
@@ -184,8 +179,6 @@ def test_jobs_messages_are_found_by_the_index(connection: Connection) -> None:
         assert "kombu_message_job" in seen.indexes(), (known, seen.nodes)
 
 
-# -- routing --------------------------------------------------------------------------------------
-
 #: Exchange, its type, and the queues bound to it, by which keys.
 BINDINGS = [
     ("d", "direct", "direct-1", "k"),
@@ -249,9 +242,6 @@ def test_routed_messages_obey_each_queues_limits(opened: Sessions) -> None:
     assert found == [("a", 2, 1), ("a", 2, 1), ("b", 7, 2), ("b", 7, 2)]
 
 
-# -- other roles ----------------------------------------------------------------------------------
-
-
 def test_a_role_that_lacks_nothing_can_publish(opened: Sessions, connection: Connection) -> None:
     """What `missing_privileges` lists is what it takes, and no more."""
     role = f"publisher_{uuid.uuid4().hex[:8]}"
@@ -277,8 +267,6 @@ def test_a_role_that_lacks_nothing_can_publish(opened: Sessions, connection: Con
         connection.execute(text(f"DROP OWNED BY {role}"))
         connection.execute(text(f"DROP ROLE {role}"))
 
-
-# -- plans ----------------------------------------------------------------------------------------
 
 PREPARED: dict[Statement, list[Any]] = {
     claim_sql.CLAIM: [[1, 2, 3], 100, 7, [1, 2, 3]],

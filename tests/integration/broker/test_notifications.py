@@ -15,8 +15,6 @@ from pgbeat.database import channels
 from tests.support.broker_sessions import Claimant, Sessions, dead, later, payloads, put
 from tests.support.processes import until
 
-# -- notified -------------------------------------------------------------------------------------
-
 
 def notified(consumer: Claimant, publisher: Connection) -> list[str]:
     """Returns its notifications until now: they come in the order of commits, this one last."""

@@ -38,9 +38,6 @@ def use(sql: Sql, calendar: str, *names: str, namespace: str = "default") -> Non
         make_schedule(sql, name, namespace=namespace, calendar=calendar)
 
 
-# -- add ---------------------------------------------------------------------------------------
-
-
 def test_add_by_options(pgbeat: Calendars, definitions: Callable[[], Any]) -> None:
     asked = (
         "--timezone Europe/Oslo --dates 2026-12-24,12-31 --holidays NO,DE-BY --market NYSE "
@@ -113,9 +110,6 @@ def test_a_file_that_is_no_definition(database: str, tmp_path: Path, text: str) 
     assert "'--file'" in said and repr(str(file)) in said
 
 
-# -- update ------------------------------------------------------------------------------------
-
-
 def test_update_keeps_what_is_not_named(pgbeat: Calendars, definitions: Callable[[], Any]) -> None:
     pgbeat("add", "c", "--file", "-", input=json.dumps(OFFICE))
     assert pgbeat("update", "c", "--dates", "12-24") == (
@@ -162,9 +156,6 @@ def test_what_update_refuses(
     assert definitions() == {"office": {"weekdays": ["sat"]}}
 
 
-# -- list and show -----------------------------------------------------------------------------
-
-
 def test_list(pgbeat: Calendars, sql: Sql) -> None:
     assert pgbeat("list") == (
         "There are no calendars; `pgbeat calendars add --help` says how to add one.\n"
@@ -196,9 +187,6 @@ def test_show(database: str, pgbeat: Calendars, sql: Sql) -> None:
     assert found["schedules"].startswith("s00, s01, ")
     assert found["schedules"].endswith(", s09 and 2 more")
     assert found["created"].startswith("2026-01-01 00:00:00 UTC, ")
-
-
-# -- check -------------------------------------------------------------------------------------
 
 
 def test_check_a_time(database: str, pgbeat: Calendars) -> None:

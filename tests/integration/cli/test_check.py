@@ -140,9 +140,6 @@ def test_what_stays_in_code(app: Celery, checked: Check, database: str, sql: Sql
     )
 
 
-# -- policies ----------------------------------------------------------------------------------
-
-
 def test_a_calendar_that_says_no(checked: Check, sql: Sql) -> None:
     make_calendar(sql, "always", dates=["2000-01-01/2999-12-31"])
     add(sql, calendar="always", condition_sql="SELECT false")

@@ -148,9 +148,6 @@ def test_never_due(database: str) -> None:
     assert added.stdout == "Added schedule 's'. It is never due.\n"
 
 
-# -- update ------------------------------------------------------------------------------------
-
-
 def test_update(database: str, sql: Sql) -> None:
     add(database, "s", "--queue", "slow", "--condition-sql", "SELECT 1")
     sql("UPDATE pgbeat.schedules SET next_run = now() + interval '1 minute'")
@@ -210,9 +207,6 @@ def test_update_of_what_code_made(database: str, sql: Sql) -> None:
         "Note: it is made by the app's code, and beat sets it back when it starts.\n"
     )
     assert run(database, "update", "s", "--max-retries", "2").stderr == ""
-
-
-# -- how jobs are made -------------------------------------------------------------------------
 
 
 def test_update_changes_what_is_given_of_a_policy(database: str) -> None:

@@ -271,9 +271,6 @@ def test_schedules_that_no_beat_has_planned(database: str, sql: Sql) -> None:
     assert checked(database)["lag"].result == "unknown"
 
 
-# -- poolers -----------------------------------------------------------------------------------
-
-
 def test_sessions_of_our_own_are_not_shared(database: str) -> None:
     engine = create_engine(postgres_url(database), poolclass=NullPool)
     with engine.connect() as one, engine.connect() as other:

@@ -41,9 +41,6 @@ def ids(listed: str) -> list[str]:
     return [line.split()[0] for line in listed.splitlines()[1:]]
 
 
-# -- looked at
-
-
 def test_whose_jobs_are_listed(did: Did, job_control: JobControl) -> None:
     assert did("list") == (
         "There are no jobs yet; `pgbeat jobs run TASK` makes one, `pgbeat add` a schedule.\n"
@@ -152,9 +149,6 @@ def test_what_it_logged(did: Did, sql: Sql) -> None:
     assert (found["number"], found["omitted"], len(found["lines"])) == (2, 7, 2)
 
 
-# -- made
-
-
 def test_run(did: Did, sql: Sql, app: Celery, database: str) -> None:
     make_lane(sql, limit=0)
     add = ("run", "jobs.add", "--args", "[1]")
@@ -187,9 +181,6 @@ def test_run_without_the_broker(app: Celery, sql: Sql) -> None:
     said = refused(run_with(app, "jobs", "run", "jobs.add", "--args", "[1]"), 1)
     assert said.startswith("the broker can't be reached, or refused: ")
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
-
-
-# -- changed
 
 
 def test_several_at_once(app: Celery, job_control: JobControl, sql: Sql) -> None:
@@ -240,9 +231,6 @@ def test_the_app_is_needed_for_messages(database: str, job_control: JobControl) 
     assert "-A APP" in refused(run(database, "jobs", "cancel", str(job.id)))
 
 
-# -- followed
-
-
 def test_tail_of_a_job_until_its_end(app: Celery, job_control: JobControl) -> None:
     for state, status in (("completed", 0), ("failed", 1), ("skipped", 3)):
         job = job_control.make(actor=ME, max_attempts=1)
@@ -285,9 +273,6 @@ def test_tail_as_it_goes(processes: Processes, job_control: JobControl, database
     states = [row["state"] for row in rows if row["id"] == str(job.id)]
     assert states[0] == "pending" and states[-1] == "failed"
     assert {row["id"] for row in rows} == {str(job.id), again, str(fresh.id), str(other.id)}
-
-
-# -- many at once -----------------------------------------------------------------------------
 
 
 def test_the_lines_of_a_file_are_jobs(app: Celery, sql: Sql, tmp_path: Path) -> None:

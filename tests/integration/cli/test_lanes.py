@@ -22,9 +22,6 @@ class Evenings(ConcurrencyPolicy):
         return f"not before {self.hour}"
 
 
-# -- set
-
-
 def test_set_makes_a_lane_and_changes_what_is_given(database: str) -> None:
     result = run(database, "lanes", "set", "gpu", "--limit", "2")
     assert result.stdout == "Made lane 'gpu': 2 at once.\n"
@@ -85,9 +82,6 @@ def test_more_slots_are_given_at_once_where_there_is_an_app(lane_jobs: Lanes) ->
     assert lane_jobs.messages() == [first, second, third]
 
 
-# -- list, show
-
-
 def test_list(lane_jobs: Lanes) -> None:
     assert "There are no lanes" in run(lane_jobs.database, "lanes", "list").stdout
     lane_jobs.lane(max_running=2)
@@ -134,9 +128,6 @@ def test_show_asks_a_policy_of_the_app(lane_jobs: Lanes) -> None:
     result = run(lane_jobs.database, "lanes", "show", "l")
     assert "'tests.elsewhere' is not registered" in result.stdout
     assert "give the app with -A" in result.stderr
-
-
-# -- direct
 
 
 def test_direct_prints_the_result(lane_jobs: Lanes) -> None:

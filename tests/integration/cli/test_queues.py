@@ -59,9 +59,6 @@ def dead(sql: Sql, of: str = "%") -> list[int]:
     return [id for (id,) in sql(statement, of)]
 
 
-# -- queues ------------------------------------------------------------------------------------
-
-
 def test_the_numbers_of_queues(
     database: str, publish: Publish, die: Publish, channel: Any, sql: Sql
 ) -> None:
@@ -184,9 +181,6 @@ def test_commands_of_commands(database: str) -> None:
     assert "requeue" in run(database, "dead").stdout
 
 
-# -- dead letters ------------------------------------------------------------------------------
-
-
 def test_dead_letters(database: str, die: Publish, sql: Sql) -> None:
     one, two = die("mail"), die("reports")
     sql("UPDATE kombu_message_dead SET died_at = now() - interval '2 days' WHERE queue = 'mail'")
@@ -256,9 +250,6 @@ def test_in_a_narrow_terminal_only_a_queues_name_leaves_its_row(database: str, s
     assert lines[lines.index(name) + 1].split() == ["0"] * 5, "its figures are below"
 
 
-# -- requeue -----------------------------------------------------------------------------------
-
-
 def test_requeue_by_queue_and_all(database: str, die: Publish, sql: Sql) -> None:
     for queue in ("mail", "mail", "reports", "reports", "reports"):
         die(queue)
@@ -309,9 +300,6 @@ def test_which_dead_letters(database: str, die: Publish, sql: Sql, command: str)
         assert named in refused(run(database, "dead", command, *arguments))
     assert "'[ID]...'" in refused(run(database, "dead", command, "0"))
     assert (len(dead(sql)), waiting(sql)) == (1, {})
-
-
-# -- drop --------------------------------------------------------------------------------------
 
 
 def test_drop_what_is_old(database: str, die: Publish, sql: Sql) -> None:

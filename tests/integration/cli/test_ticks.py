@@ -20,9 +20,6 @@ from tests.support.schedulers import Beat
 add = partial(make_schedule, due="1 hour")
 
 
-# -- trigger -----------------------------------------------------------------------------------
-
-
 def test_launched(app: Celery, sql: Sql) -> None:
     add(sql, kwargs='{"x": 40}', retry_count=3)
     before = sql("SELECT next_run, every FROM pgbeat.schedules")
@@ -163,8 +160,6 @@ def test_the_beats_own_tick_is_not_lost(app: Celery, beat: Beat, sql: Sql) -> No
     assert sql("SELECT trigger FROM pgbeat.ticks ORDER BY id") == [("manual",), ("timetable",)]
     assert sql("SELECT count(*) FROM kombu_message") == [(2,)]
 
-
-# -- history -----------------------------------------------------------------------------------
 
 JOB = "a9f3548e-aea4-5160-b886-692061c99fec"
 PENDING = "b9f3548e-aea4-5160-b886-692061c99fec"

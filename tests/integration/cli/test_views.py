@@ -244,9 +244,6 @@ def test_what_a_row_says_can_not_move_the_cursor(database: str, sql: Sql) -> Non
     )
 
 
-# -- next --------------------------------------------------------------------------------------
-
-
 def test_next_in_two_zones(database: str, sql: Sql) -> None:
     sql("UPDATE pgbeat.schedules SET next_run = '2030-03-29 01:00Z' WHERE name = 'later'")
     shown = run(database, "next", "later", "-n", "3").stdout.splitlines()
@@ -314,9 +311,6 @@ def test_next_of_what_stays_in_code(database: str, app: Celery, sql: Sql) -> Non
     assert len(run_with(app, "next", "sun").stdout.splitlines()) == 11
 
 
-# -- switches ----------------------------------------------------------------------------------
-
-
 def test_paused_and_disabled(database: str, sql: Sql) -> None:
     """What else holds it up is noted; what is so already is said."""
     assert run(database, "disable", "due", "--reason", "broken").stdout == (
@@ -341,9 +335,6 @@ def test_paused_and_disabled(database: str, sql: Sql) -> None:
         "Note: it is made by the app's code, and comes back when beat starts; "
         "`pgbeat disable off` lasts.\n"
     )
-
-
-# -- words -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,6 @@ def terminate(watcher: Connection, connection: Connection) -> None:
     watcher.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid(connection)})
 
 
-# -- acquire ------------------------------------------------------------------------------------
-
-
 def test_a_free_lock_is_had_at_once(session: Session, watcher: Connection) -> None:
     leader = session()
     assert advisory_locks.acquire(leader, KEY, 10)
@@ -131,9 +128,6 @@ def test_a_standby_whose_wait_is_cancelled_may_wait_again(
     assert advisory_locks.acquire(standby, KEY, 10)
 
 
-# -- which lock it is ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("other", [1051, 0, -1050, 2**63 - 1, -(2**63), KEY << 32])
 def test_another_key_is_another_lock(session: Session, watcher: Connection, other: int) -> None:
     one, two = session(), session()
@@ -174,9 +168,6 @@ def test_holders_tell_who_they_are(session: Session, watcher: Connection) -> Non
     now = connections.now(watcher)
     for holder in holders:
         assert holder.since and now - timedelta(minutes=5) < holder.since < now
-
-
-# -- the session --------------------------------------------------------------------------------
 
 
 def setting(connection: Connection, name: str) -> str:

@@ -116,9 +116,6 @@ def test_lines_of_the_log_in_json_have_the_trace(traced: Traced) -> None:
         assert "trace_id" not in json.loads(JsonFormatter().format(record))
 
 
-# -- beat
-
-
 def test_a_tick_and_what_it_publishes_are_one_trace(traced: Traced, beat: Any, sql: Sql) -> None:
     sql(
         "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
@@ -171,9 +168,6 @@ def test_what_a_commit_refused_has_no_tick(traced: Traced, beat: Any, sql: Sql) 
     assert not tick.status.is_ok and ids(tick)[0]
 
 
-# -- ids
-
-
 def test_samplers_by_ratio_see_ids_all_over() -> None:
     sampler = TraceIdRatioBased(0.25)
     jobs = [uuid4() for _ in range(2000)]
@@ -207,9 +201,6 @@ def test_the_trace_of_any_id_is_valid() -> None:
         assert trace.SpanContext(
             tracing.trace_id(job), tracing.span_id(job, "tick"), is_remote=True
         ).is_valid
-
-
-# -- workers
 
 
 @pytest.fixture
@@ -336,9 +327,6 @@ def test_a_traceparent_in_the_headers_is_followed(traced: Traced) -> None:
 def test_what_goes_wrong_in_tracing_fails_no_task(traced: Traced) -> None:
     tracing._begin("this is no UUID", Task())
     assert not traced.spans
-
-
-# -- off
 
 
 def test_off_it_costs_nothing() -> None:

@@ -166,9 +166,6 @@ def test_many_at_once(runner: JobRunner, app: Celery) -> None:
         submit_many([{**ADD, "key": "a"}], app=app)
 
 
-# -- in groups
-
-
 def test_members_form_a_graph(runner: JobRunner) -> None:
     outer = runner.submit()
     made = runner.group(
@@ -223,9 +220,6 @@ def test_what_can_not_be_a_graph_is_refused(runner: JobRunner) -> None:
     with pytest.raises(NotUnique):
         runner.group([{**ADD, "unique_key": "k"}, {**ADD, "unique_key": "k"}])
     assert runner.sql("SELECT count(*) FROM pgbeat.dependencies") == [(0,)]
-
-
-# -- at the same time
 
 
 def test_parents_that_end_at_the_same_time_are_both_counted(

@@ -297,8 +297,6 @@ def test_what_becomes_of_the_session_is_no_matter_of_the_tasks(
     assert lane_jobs.seated() == {job}
 
 
-# -- a caller that dies
-
 _CALLER = """
 import sys, time
 from celery import Celery

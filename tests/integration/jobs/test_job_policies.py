@@ -51,9 +51,6 @@ def messages(sql: Sql) -> int:
     return int(sql("SELECT count(*) FROM kombu_message")[0][0])
 
 
-# -- schedules ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def inside(connection: Connection) -> Iterator[Connection]:
     """The session, in a transaction."""
@@ -109,9 +106,6 @@ def test_a_schedule_without_a_task_gets_its_templates(inside: Connection, sql: S
     # Another template has another task only where the row is said to have none.
     assert writes.edit(inside, "s", job_policy={"template": "y"}).task == "t.x"
     assert writes.edit(inside, "s", job_policy={"template": "y"}, task=None).task == "t.y"
-
-
-# -- launches -------------------------------------------------------------------------------------
 
 
 def test_a_job_is_as_its_policy_says(beat: Beat, sql: Sql) -> None:

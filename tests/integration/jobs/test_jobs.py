@@ -61,9 +61,6 @@ def test_no_state_without_what_goes_with_it(sql: Sql) -> None:
             make_job(sql, **values)
 
 
-# -- found by the beginning of an id
-
-
 def codes(act: Callable[[], object]) -> tuple[str, str]:
     """Returns the code and the message of a `NotFound`."""
     with pytest.raises(NotFound) as caught:
@@ -109,9 +106,6 @@ def test_at_most_five_ids_are_named(sql: Sql, connection: Connection) -> None:
         make_job(sql, id=f"abcd{number}000-0000-4000-8000-000000000000")
     _, said = codes(lambda: permissions.find(connection, ADMIN, "abcd", namespace="default"))
     assert said.count("jobs.add") == 5 and said.endswith("…")
-
-
-# -- lines
 
 
 def order(connection: Connection, name: str = "l") -> list[str]:
@@ -196,9 +190,6 @@ def test_who_left_the_line_is_not_moved(sql: Sql, connection: Connection) -> Non
     job = jobs.get(connection, ids["b"])
     sql("UPDATE pgbeat.jobs SET dispatched_at = now() WHERE id = %s", ids["b"])
     assert lines.move(connection, job, "front", priority=0) is None
-
-
-# -- made again
 
 
 def test_a_chain_however_it_branches(sql: Sql, connection: Connection) -> None:

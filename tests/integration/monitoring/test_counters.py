@@ -18,9 +18,6 @@ from tests.support.scrapes import Sample, Scrape, run_id, schedule, scraped, tic
 pytestmark = pytest.mark.usefixtures("at_once")
 
 
-# -- counters
-
-
 def test_ticks_are_counted_by_schedule_and_outcome(scrape: Scrape, sql: Sql) -> None:
     one, two = schedule(sql, "one"), schedule(sql, 'two "quoted"\\')
     for outcome in ("launched", "skipped", "skipped"):
@@ -118,9 +115,6 @@ def test_namespaces_have_counters_of_their_own(
     assert ticks(scrape()) == {"here": 1}
     shop = Settings(url=settings.url, namespace="shop")
     assert ticks(scraped(connection, shop)) == {"there": 1}
-
-
-# -- histograms
 
 
 def test_lateness_is_that_of_timetables(scrape: Scrape, sql: Sql) -> None:

@@ -49,9 +49,6 @@ def counts(found: Load) -> tuple[int, int, int, int]:
     return total.completed, total.failed, total.cancelled, total.skipped
 
 
-# -- counting
-
-
 def test_ends_are_counted_by_task_lane_and_queue(rollups: Rollups, sql: Sql, now: datetime) -> None:
     at = now - 5 * MINUTE
     ended(sql, at, task="a", lane="gpu", waited=0.1, ran=4)
@@ -164,9 +161,6 @@ def test_hours_go_on_in_minutes(rollups: Rollups, sql: Sql, now: datetime) -> No
     assert found.total.running_p50 == pytest.approx(90, rel=0.42)
 
 
-# -- several maintainers
-
-
 def test_two_maintainers_at_once_count_once(
     rollups: Rollups, sql: Sql, database: str, now: datetime
 ) -> None:
@@ -227,9 +221,6 @@ def test_one_that_is_killed_has_counted_nothing_twice(
     assert counts(rollups.load("default")) == (1, 0, 0, 0)
 
 
-# -- depth
-
-
 def test_depth_is_of_jobs_that_wait(rollups: Rollups, sql: Sql, now: datetime) -> None:
     for _ in range(3):
         make_job(sql, task="a", lane="gpu")
@@ -249,9 +240,6 @@ def test_depth_is_of_jobs_that_wait(rollups: Rollups, sql: Sql, now: datetime) -
     assert rollups.load("default").total.depth == 4
     assert rollups.load("default", lane="gpu").total.depth == 3
     assert rollups.load("default", queue="slow").total.depth == 1
-
-
-# -- reading
 
 
 def test_without_a_beat_there_is_nothing(rollups: Rollups) -> None:

@@ -30,9 +30,6 @@ from tests.support.scrapes import Scrape, read, run_id, schedule, tick, ticks, v
 pytestmark = pytest.mark.usefixtures("at_once")
 
 
-# -- gauges
-
-
 def test_what_is_due_and_nobody_decides(scrape: Scrape, sql: Sql) -> None:
     for number in range(3):
         key = schedule(sql, f"s{number}")
@@ -169,9 +166,6 @@ def test_a_server_that_is_read_only_is_read(
     tick(sql, key)
     connection.exec_driver_sql("SET default_transaction_read_only = on")
     assert ticks(scrape()) == {"s": 1}
-
-
-# -- how it is shown
 
 
 def test_a_collector_goes_with_a_teams_own_metrics(database: str) -> None:

@@ -44,9 +44,6 @@ def decide(sql: Sql, key: int, at: datetime, outcome: str, said: str) -> None:
     make_tick(sql, key, outcome, due_at=at, decided_at=at, **why)
 
 
-# -- the past
-
-
 def test_runs_skips_and_failures_are_pieces(draw: Draw, sql: Sql, ago: Any) -> None:
     key = make_schedule(sql)
     run = make_run(sql, key, ago(30), ago(29))
@@ -112,9 +109,6 @@ def test_of_a_long_history_the_newest_and_all_failures(
     assert sum(each.number for each in row.pieces if each.kind == "completed") == 3
 
 
-# -- the future
-
-
 def test_what_is_due_is_certain_or_not_or_known_to_be_skipped(draw: Draw, sql: Sql) -> None:
     make_calendar(sql, "never", weekdays=["mon-sun"])
     every = {"cron": None, "every": "4 minutes"}
@@ -144,9 +138,6 @@ def test_a_timetable_that_bypassed_the_checks_spoils_only_its_row(draw: Draw, sq
     bad, good = draw().rows
     assert (bad.coming, "Mars/Base" in str(bad.trouble)) == ([], True)
     assert good.coming
-
-
-# -- which schedules
 
 
 def test_those_that_fail_or_are_late_come_first_then_those_that_run(

@@ -31,9 +31,6 @@ def connection(database: str) -> Iterator[Connection]:
         yield connection
 
 
-# -- the package `holidays` --------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("without_holidays")
 def test_without_the_package_a_calendar_with_holidays_is_refused(connection: Connection) -> None:
     with pytest.raises(InvalidCalendar) as refused:
@@ -53,8 +50,6 @@ def test_without_the_package_asking_a_calendar_with_holidays_fails(
             calendars.exclusion(found, "office", datetime(2026, 7, 6, tzinfo=UTC), "UTC")
         assert str(refused.value) == f"calendar 'office': {MISSING}"
 
-
-# -- rows --------------------------------------------------------------------------------------
 
 Insert = Callable[..., None]
 

@@ -25,9 +25,6 @@ apply = partial(sync.apply, app="tests")
 TASK = "tests.add"
 
 
-# -- crontab ------------------------------------------------------------------------------------
-
-
 def test_every_crontab_is_taken_by_the_database(connection: Connection, plain: Celery) -> None:
     written = []
     for name, values in FIELDS.items():
@@ -36,9 +33,6 @@ def test_every_crontab_is_taken_by_the_database(connection: Connection, plain: C
             entry = {"task": TASK, "schedule": timetable}
             written.append(entries.code_entry(plain, f"{name} {number}", entry))
     assert len(apply(connection, written).added) == len(written) > 70
-
-
-# -- arguments ----------------------------------------------------------------------------------
 
 
 def test_lazy_arguments_are_called_at_each_launch(app: Celery, connection: Connection) -> None:
@@ -81,9 +75,6 @@ def test_a_crontab_has_celerys_starting_deadline(
     scheduler.run_due()
     assert sql("SELECT count(*) FROM pgbeat.ticks WHERE outcome = 'launched'") == [(launched,)]
     assert sql("SELECT next_run > now() FROM pgbeat.schedules WHERE source = 'code'") == [(True,)]
-
-
-# -- names and defaults -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["", " ", "x" * 201, "a\0b", "half \ud83c", ".", ".."])
@@ -158,9 +149,6 @@ def test_a_row_whose_entry_is_gone_says_so(app: Celery, connection: Connection) 
     for ask in (entries.code_timetable, entries.code_arguments):
         with pytest.raises(InvalidSchedule, match="this app has no entry of that name"):
             ask(app, row, {})
-
-
-# -- rows as Celery's entries -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

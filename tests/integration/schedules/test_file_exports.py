@@ -19,8 +19,6 @@ from pgbeat.schedules.model import Schedule
 from tests.support.command_line import Sql
 from tests.support.rows import unit_on
 
-# -- export ----------------------------------------------------------------------------------------
-
 
 def random_values(chance: random.Random) -> dict[str, Any]:
     """Something for every field, as a row has it."""

@@ -54,9 +54,6 @@ def health(connection: Connection, name: str = "s") -> Health:
     return schedule_health.of_schedule(connection, row, PATIENCE)
 
 
-# -- what it says
-
-
 def test_before_anything_was_launched(connection: Connection, sql: Sql) -> None:
     add(sql)
     found = health(connection)
@@ -217,9 +214,6 @@ def test_it_is_looked_up_not_counted(connection: Connection, sql: Sql) -> None:
     assert sum(scan.rows for scan in scans) < 20 * 10
 
 
-# -- pausing those whose jobs fail
-
-
 def paused(sql: Sql) -> tuple[bool, str | None]:
     [(at, reason)] = sql("SELECT paused_at, paused_reason FROM pgbeat.schedules WHERE name = 's'")
     return at is not None, reason
@@ -282,9 +276,6 @@ def test_it_is_decided_in_the_transaction_that_ends_the_job(database: str, sql: 
         one.execute(failed, [last])
         one.rollback()
     assert not paused(sql)[0]
-
-
-# -- events
 
 
 def hook(sql: Sql, *events: str) -> None:

@@ -295,9 +295,6 @@ def test_a_thousand_entries_are_a_few_statements(connection: Connection) -> None
     }
 
 
-# -- what can stand in a row ---------------------------------------------------------------------
-
-
 class Colour(StrEnum):
     RED = "red"
 

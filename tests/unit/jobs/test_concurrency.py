@@ -24,9 +24,6 @@ def test_the_interface_is_public() -> None:
     assert pgbeat.concurrency_policy is concurrency_policy
 
 
-# -- built in
-
-
 def test_tasks_counts_each_task() -> None:
     policy = concurrency.make("tasks", {"crawl": 2, "*": 1})
     policy.on_job_started(work("crawl"))
@@ -80,9 +77,6 @@ def test_names_that_are_python_s_are_names_too() -> None:
     policy = concurrency.make("tags", {"self": 1, "class": 1, "limits": 0})
     assert policy.can_dispatch(work(tags=("self", "class"))) is True
     assert policy.can_dispatch(work(tags=("limits",))) != True  # noqa: E712
-
-
-# -- by name
 
 
 class PerTenant(ConcurrencyPolicy):
@@ -148,9 +142,6 @@ def test_who_wants_to_know_of_ends_is_known() -> None:
     concurrency_policy("tests.tenants")(PerTenant)
     assert "tests.support.versions" in concurrency.listening()
     assert not {"tests.tenants", "tasks"} & set(concurrency.listening())
-
-
-# -- the gate
 
 
 class Odd(ConcurrencyPolicy):

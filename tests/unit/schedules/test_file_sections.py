@@ -32,9 +32,6 @@ def mistakes(text: str) -> list[str]:
     return [f"{m.line}:{m.column}: {m.message}" for m in sorted(loaded(text).mistakes)]
 
 
-# -- what a file may say ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
@@ -101,9 +98,6 @@ def test_a_file_without_schedules_leaves_those_alone() -> None:
     assert loaded("schedules: {}\nlanes: {}").has_schedules
     assert loaded("schedules: {}").sections == {}
     assert mistakes("version: 1") == ["1:1: it has no schedules; write `schedules: {}` for none"]
-
-
-# -- mistakes --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,6 @@ def hours(found: Forecast) -> list[float]:
     return [(due.at - NOW) / HOUR for due in found.times]
 
 
-# -- what is due when --------------------------------------------------------------------------
-
-
 def test_an_hour_that_begins_now_is_not_due_any_more() -> None:
     assert hours(expect(row(), length=4 * HOUR)) == [1, 2, 3]
 
@@ -178,9 +175,6 @@ def test_a_calendar_looks_at_the_timetables_time() -> None:
     assert due.at.weekday() == 5
 
 
-# -- what the row's state says -----------------------------------------------------------------
-
-
 def test_what_is_overdue_comes_now_by_its_catch_up() -> None:
     late: dict[str, Any] = {"next_run": NOW - 3 * HOUR}
     [due] = expect(row(**late), length=HOUR).times
@@ -240,9 +234,6 @@ def test_of_some_nothing_can_be_told() -> None:
     assert {due.schedule.name for due in found.times} == {"a"}
 
 
-# -- a period that begins later ----------------------------------------------------------------
-
-
 def test_from_later_on() -> None:
     start = NOW + 5 * HOUR
     later: dict[str, Any] = {"start": start, "length": 3 * HOUR}
@@ -262,9 +253,6 @@ def test_what_jitter_puts_off_into_the_period_counts() -> None:
     assert [due.due_at for due in expect(late, start=start, length=MINUTE).times] == [
         NOW + 5 * HOUR
     ]
-
-
-# -- the load ----------------------------------------------------------------------------------
 
 
 def test_the_load_by_minute() -> None:
@@ -340,9 +328,6 @@ def test_what_is_counted_is_what_is_listed(seed: int, start: datetime | None) ->
     )
     assert [due[:3] for due in few.times] == [due[:3] for due in found.times[:25]]
     assert few.minutes == found.minutes
-
-
-# -- one schedule ------------------------------------------------------------------------------
 
 
 def test_upcoming_goes_on_without_end() -> None:

@@ -238,9 +238,6 @@ class Stretch:
                 yield moment
 
 
-# -- random expressions ----------------------------------------------------------------------------
-
-
 def item(random: Random, low: int, high: int) -> str:
     first, last = random.randint(low, high), random.randint(low, high)
     step = random.choice([2, 3, 5, 7, 10, 15])

@@ -179,9 +179,6 @@ def test_a_zone_has_its_own_clock() -> None:
     assert moment == datetime(2025, 1, 1, 20, 15, tzinfo=UTC)
 
 
-# -- what is refused ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "expression",
     [
@@ -223,9 +220,6 @@ def test_seconds_that_come_first_are_told_where_they_belong(expression: str, in_
         parse_cron(expression)
     assert in_order in str(raised.value)
     assert ("come last" in str(raised.value)) is bool(in_order)
-
-
-# -- what it costs -------------------------------------------------------------------------------
 
 
 def test_the_same_question_is_answered_once() -> None:

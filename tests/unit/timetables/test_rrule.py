@@ -66,9 +66,6 @@ def test_positions_of_a_week_are_of_the_whole_week() -> None:
     ]
 
 
-# -- what the rule leaves open -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "clock"),
     [
@@ -102,9 +99,6 @@ def test_nothing_is_due_before_the_start() -> None:
     assert rule.next_after(utc("2000-01-01 00:00")) == utc("2025-01-02 09:00")
     assert rule.previous(utc("2025-01-02 09:00")) is None
     assert rule.count(utc("2000-01-01 00:00"), utc("2025-01-03 09:00")) == 2
-
-
-# -- ends ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -168,9 +162,6 @@ def test_a_rule_of_never_has_no_time() -> None:
         assert rule.count(ANCHOR, utc("2100-01-01 00:00")) == 0, text
 
 
-# -- where clocks change -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "expression"),
     [
@@ -197,9 +188,6 @@ def test_a_rule_does_what_cron_does(text: str, expression: str, day: str) -> Non
     assert found == expected
     assert rule.count(start, end) == len(expected)
     assert rule.previous(end) == same.previous(end)
-
-
-# -- against dateutil ----------------------------------------------------------------------------
 
 
 def numbers(random: Random, low: int, high: int, most: int = 4) -> str:
@@ -313,9 +301,6 @@ def test_any_rule_is_due_when_dateutil_has_it(seed: int) -> None:
         compare(random)
 
 
-# -- what it costs -------------------------------------------------------------------------------
-
-
 def test_a_rule_of_long_ago_is_not_walked_through() -> None:
     """A hundred years of seconds."""
     start, now = utc("1925-01-01 00:00"), utc("2025-06-01 00:00:00")
@@ -330,9 +315,6 @@ def test_a_rule_of_long_ago_is_not_walked_through() -> None:
 
 def test_rules_of_one_text_and_start_are_one() -> None:
     assert rrule("FREQ=DAILY", ANCHOR, OSLO) is rrule("FREQ=DAILY", ANCHOR, OSLO)
-
-
-# -- what is refused -----------------------------------------------------------------------------
 
 
 BAD = [

@@ -118,9 +118,6 @@ def test_a_count_is_as_many_as_there_are(event: str, place: tuple[float, float])
         assert timetable.count(after, until) == found
 
 
-# -- what people write ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

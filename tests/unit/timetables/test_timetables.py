@@ -48,8 +48,6 @@ def shown(timetable: Timetable, timezone: str, after: str, like: str) -> str:
     return ", ".join(f"{moment.astimezone(zone(timezone)):%d %H:%M%z}" for moment in found)
 
 
-# -- next, previous and count --------------------------------------------------------------------
-
 OSLO = "Europe/Oslo"
 KINDS = {
     "cron of days": cron("30 2 * * mon-fri", OSLO),
@@ -110,9 +108,6 @@ def test_a_moment_may_be_of_any_zone(timetable: Timetable) -> None:
     assert timetable.count(START, there) == timetable.count(START, moment)
 
 
-# -- once, never, windows --------------------------------------------------------------------------
-
-
 def test_once_is_once() -> None:
     at = utc("2025-01-01 12:00")
     once = Once(at.astimezone(zone("Asia/Tokyo")))
@@ -153,9 +148,6 @@ def test_a_window_between_two_times_has_none() -> None:
     assert window.next_after(utc("2024-01-01 00:00")) is None
     assert window.previous(utc("2026-01-01 00:00")) is None
     assert window.count(utc("2024-01-01 00:00"), utc("2026-01-01 00:00")) == 0
-
-
-# -- zones ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,6 @@ class HistoryPage(Page):
         return False
 
 
-# -- ticks
-
-
 class TickList(BoundedList):
     """The newest ticks. No index has them by outcome, so filters look at the newest `MOST` only."""
 
@@ -99,9 +96,6 @@ class TickAdmin(HistoryPage):
         page = reverse("admin:pgbeat_job_change", args=[row.job_id])
         link: str = format_html('<a href="{}">{}</a>', page, str(row.job_id)[:8])
         return link
-
-
-# -- jobs
 
 
 class LaneFilter(admin.SimpleListFilter):

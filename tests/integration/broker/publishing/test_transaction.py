@@ -201,9 +201,6 @@ def test_a_session_that_has_committed(app: Celery, engine: Engine, sql: Sql) -> 
     assert waiting(sql) == 1
 
 
-# -- as everywhere else ---------------------------------------------------------------------------
-
-
 def test_routes_priorities_and_signals(
     database: str, engine: Engine, connect: Connect, sql: Sql
 ) -> None:
@@ -322,9 +319,6 @@ def test_a_database_without_a_broker_says_so(empty_database: str) -> None:
         add(app).apply_async(connection=pgbeat.in_transaction(session, app))
     app.close()
     engine.dispose()
-
-
-# -- many -----------------------------------------------------------------------------------------
 
 
 def test_thousands(app: Celery, engine: Engine, connect: Connect, sql: Sql) -> None:

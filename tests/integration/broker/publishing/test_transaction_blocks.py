@@ -259,9 +259,6 @@ def test_the_stock_transport_knows_no_block(database: str, engine: Engine) -> No
     app.close()
 
 
-# -- which database -------------------------------------------------------------------------------
-
-
 def test_a_transaction_elsewhere_is_refused(app: Celery, pgbeat_databases: Any) -> None:
     """It has tables of the same names, whose messages would reach no worker."""
     with pgbeat_databases.lent() as dsn:

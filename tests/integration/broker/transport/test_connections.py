@@ -47,9 +47,6 @@ def socket_url(dsn: str, scheme: str = "pgbeat+postgresql") -> str:
     return f"{scheme}://{parts['user']}@{host}{port}/{parts['dbname']}"
 
 
-# -- opened ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
 def test_urls(connect: Connect, database: str, scheme: str) -> None:
     url = database.replace("postgresql://", f"pgbeat+{scheme}://", 1)
@@ -110,17 +107,11 @@ def test_publishing_makes_no_schema(empty_database: str) -> None:
         assert made.fetchall() == []
 
 
-# -- named ----------------------------------------------------------------------------------------
-
-
 def test_a_name_in_pg_stat_activity(connection: Any, sql: Sql) -> None:
     Inbox(connection, "q")
     names = others(sql)
     assert len(names) == 2
     assert all(name.startswith("pgbeat") and str(os.getpid()) in name for name in names)
-
-
-# -- options --------------------------------------------------------------------------------------
 
 
 def test_options_of_other_transports_are_ignored_with_one_warning(
@@ -197,9 +188,6 @@ def test_how_a_publish_commits(connect: Connect, sql: Sql) -> None:
             publish(connection, "q", "m", delivery_mode="transient", **way)
             publish(connection, "q", "m", **way)
             assert sql("DELETE FROM commits RETURNING value") == [(seen,), ("off",), (seen,)]
-
-
-# -- lost -----------------------------------------------------------------------------------------
 
 
 def test_a_publisher_heals(connection: Any, sql: Sql) -> None:
@@ -304,9 +292,6 @@ def test_failover(database: str, connect: Connect, empty_database: str) -> None:
         connection.release()
     # What was published to each stayed there.
     assert connect().default_channel._size("ignored_options") == 0
-
-
-# -- the first users ------------------------------------------------------------------------------
 
 
 USER = "c = kombu.Connection(url); publish(c, 'q', n); c.release()"

@@ -128,9 +128,6 @@ def test_what_a_lost_session_had_claimed_is_not_delivered(connect: Connect, sql:
     assert sorted(Inbox(other, "q").bodies(3)) == [1, 2, 3]
 
 
-# -- isolation levels -----------------------------------------------------------------------------
-
-
 def serializable(sql: Sql) -> None:
     """Makes it the default of new sessions."""
     [(name,)] = sql("SELECT current_database()")
@@ -181,9 +178,6 @@ def test_a_default_of_serializable_behind_a_pooler(database: str, sql: Sql, tmp_
                 cursor = any.execute("SHOW default_transaction_isolation")
                 assert cursor.fetchone() == ("serializable",)
     assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
-
-
-# -- workers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -57,9 +57,6 @@ def bound(child: Child, name: str, exchange: str, type: str, *routing_keys: str)
     )
 
 
-# -- routed ---------------------------------------------------------------------------------------
-
-
 def test_each_type_reaches_queues_of_two_processes(connection: Any, child: Child) -> None:
     direct, topic, fanout = (
         kombu.Exchange(name, type=name) for name in ("direct", "topic", "fanout")
@@ -154,9 +151,6 @@ def test_an_exchanges_type_is_looked_up(connection: Any, connect: Connect) -> No
     assert keys(Inbox(connection, "q").bodies()) == ["a.b.c"]
 
 
-# -- unroutable -----------------------------------------------------------------------------------
-
-
 def test_unroutable_messages(connection: Any, connect: Connect, sql: Sql) -> None:
     """They are dropped or, where there is a queue for them, put there, with a warning."""
     exchange = kombu.Exchange("x", type="direct")
@@ -203,9 +197,6 @@ def test_a_task_for_a_queue_just_bound_is_never_missed(connection: Any, child: C
         assert keys(child.do(f"q{n}.bodies(1)")) == [f"k{n}"]
 
 
-# -- exclusive and auto-delete --------------------------------------------------------------------
-
-
 def test_an_exclusive_queue(connection: Any, child: Child, sql: Sql) -> None:
     mine = kombu.Queue("mine", kombu.Exchange("x", type="fanout"), exclusive=True)
     child.do("inbox = Inbox(connection, kombu.Queue('mine', exclusive=True))")
@@ -233,9 +224,6 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(
     child.do("inbox.cancel()")
     assert names(sql) == []
     assert sql("SELECT count(*) FROM kombu_queue_exchange WHERE name = 'x'") == [(0,)]
-
-
-# -- remote control -------------------------------------------------------------------------------
 
 
 def test_remote_control(connect: Connect, child: Child) -> None:

@@ -145,9 +145,6 @@ def test_with_and_without_acknowledgement_on_one_channel(connection: Any, sql: S
     assert until(lambda: left(sql) == 0)
 
 
-# -- Celery's event loop --------------------------------------------------------------------------
-
-
 def test_the_loop_has_as_many_as_asked_for(
     connection: Any, connect: Connect, loop: Loop, claimed: Claimed, sql: Sql
 ) -> None:

@@ -91,9 +91,6 @@ def test_each_entry_becomes_a_row(database: str, path: Path) -> None:
     assert "6 schedules here" in again.stdout
 
 
-# -- with the app -------------------------------------------------------------------------------
-
-
 def test_the_apps_entries_come_by_themselves_and_get_their_last_runs(
     app: Celery, beat: Beat, path: Path, sql: Sql
 ) -> None:
@@ -138,9 +135,6 @@ def test_what_pgbeat_ran_since_is_not_set_back(app: Celery, beat: Beat, path: Pa
     assert "1 schedule here" in result.stdout
 
 
-# -- what does not come -------------------------------------------------------------------------
-
-
 def test_what_only_the_code_knows_is_listed(database: str, path: Path) -> None:
     entries = {
         "class": entry(Fridays(30)),
@@ -182,9 +176,6 @@ def test_a_local_zone_has_to_be_named(database: str, path: Path) -> None:
     assert "--timezone" in result.stdout
     run(database, "import", "celery", "--from", where, "--timezone", "Asia/Tokyo")
     assert read(database, "status", "nightly")["timezone"] == "Asia/Tokyo"
-
-
-# -- the file -----------------------------------------------------------------------------------
 
 
 def test_no_code_that_the_file_names_is_run(path: Path, tmp_path: Path) -> None:

@@ -22,13 +22,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 TASK = "tests.add"
 
 
-# -- the plan -----------------------------------------------------------------------------------
-
-
 CRON = When({"cron": "0 * * * *", "timezone": "UTC"})
-
-
-# -- the plan in a database ---------------------------------------------------------------------
 
 
 @pytest.fixture

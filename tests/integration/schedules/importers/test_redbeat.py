@@ -222,8 +222,6 @@ def test_many(database: str, url: str) -> None:
     assert len(answer["schedules"]) == 1500
 
 
-# -- what does not come -------------------------------------------------------------------------
-
 FINE = {
     "name": "s",
     "task": "tests.add",
@@ -276,9 +274,6 @@ def test_times_in_any_zone(zone: Any) -> None:
     [found] = source.inventory("x", contents).arrivals
     hours = {None: 0, "Europe/Oslo": 2, 7200.0: 2, -12600.0: -3.5}[zone]
     assert found.last_run == at - timedelta(hours=hours)
-
-
-# -- where it is --------------------------------------------------------------------------------
 
 
 def test_which_redis_has_to_be_said(database: str, app: Celery) -> None:
