@@ -194,7 +194,6 @@ def fake_workers(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fak
 
 @pytest.fixture
 def job_control(database: str, app: Celery) -> Iterator[JobControl]:
-    """Controls jobs of the app."""
     with job_controls(database, app) as make:
         yield make()
 

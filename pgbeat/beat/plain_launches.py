@@ -179,7 +179,6 @@ class PlainLaunches:
         return envelope
 
     def _parameters(self, sent: Sequence[_PlainLaunch], now: datetime) -> list[bytes]:
-        """Returns the statement's parameters."""
         settings = self._settings
         rows = [launch.evaluation.schedule for launch in sent]
         routes: dict[tuple[object, ...], int] = {}

@@ -54,8 +54,6 @@ LAST = 32
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field of an expression."""
-
     label: str
     #: What is allowed, in words.
     words: str

@@ -94,7 +94,6 @@ def least() -> Manifests:
 
 @pytest.fixture(scope="module")
 def everything() -> Manifests:
-    """The manifests with everything on."""
     return named(manifests(**EVERYTHING))
 
 

@@ -48,7 +48,6 @@ class Pair(NamedTuple):
             connection.execute(statement)
 
     def add(self, name: str) -> None:
-        """Adds a schedule."""
         self.write(
             "INSERT INTO pgbeat.schedules (name, task, every) "
             f"VALUES ('{name}', 'jobs.add', interval '1 hour')"

@@ -55,13 +55,11 @@ class Versions(TrackedWorkers):
         return self.run_in(version, "-m", "celery", "-A", "any_version", *arguments, "-l", "INFO")
 
     def worker_of(self, version: Path) -> Process:
-        """Starts a worker of that version."""
         name = f"w{len(self.started)}@tests"
         options = ("-n", name, "-P", "prefork", "-c", "2", "--without-mingle")
         return self.celery_of(version, "worker", *options)
 
     def beat_of(self, version: Path) -> Process:
-        """Starts a beat of that version."""
         return self.celery_of(version, "beat", "-S", "pgbeat.Scheduler")
 
     def migrate_by(self, version: Path) -> None:
@@ -76,7 +74,6 @@ class Versions(TrackedWorkers):
             assert [run.result for run in seen.runs] == [f"'{version}'"]
 
     def schema(self) -> str | None:
-        """Returns the schema's version."""
         [(version,)] = self.sql("SELECT version_num FROM pgbeat.migrations")
         return str(version)
 

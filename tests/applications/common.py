@@ -44,7 +44,6 @@ def environment(folder: Path, *requirements: str, python: str = sys.executable) 
 
 
 def version(programs: Path, package: str) -> str:
-    """Returns the version of a package that an environment has."""
     code = f"from importlib.metadata import version; print(version({package!r}))"
     return subprocess.check_output([str(programs / "python"), "-c", code], text=True).strip()
 

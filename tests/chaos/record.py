@@ -91,7 +91,6 @@ class Promised:
 
     @classmethod
     def load(cls, folder: Path) -> "Promised":
-        """Reads it from the folder."""
         kept = json.loads((folder / "promised.json").read_text())
         sets = {"committed", "rolled_back", "unanswered", "unique", "once"}
         kept |= {name: set(kept[name]) for name in sets}
@@ -117,7 +116,6 @@ class Record:
 
     @cached_property
     def promised(self) -> Promised:
-        """What was answered."""
         return Promised.load(self.folder)
 
     @cached_property

@@ -29,7 +29,6 @@ def engine(database: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def proxy(database: str) -> Iterator[Proxy]:
-    """A proxy before the test's database."""
     proxy = Proxy(database)
     yield proxy
     proxy.close()
@@ -37,5 +36,4 @@ def proxy(database: str) -> Iterator[Proxy]:
 
 @pytest.fixture
 def lane_jobs(database: str, app: Celery, sql: Sql, connection: Connection) -> Lanes:
-    """Makes lanes of the test's database."""
     return Lanes(database, app, sql, connection)

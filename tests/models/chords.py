@@ -21,8 +21,6 @@ Steps = Generator[Statement, Any, Any]
 
 
 class Chord(NamedTuple):
-    """The row of a chord."""
-
     size: int | None = None
     done: int = 0
     ended: bool = False

@@ -31,7 +31,6 @@ class Sessions:
         return connection
 
     def consumer(self, lease: float | None = None) -> "Claimant":
-        """Opens a session that is a consumer."""
         return Claimant(self.open(), lease)
 
 
@@ -65,7 +64,6 @@ class Claimant:
         self.prepared.flush()
 
     def end_claim(self) -> list[ClaimedMessage]:
-        """Returns what was claimed."""
         return deliveries(self.prepared.finish())
 
     def take(
@@ -148,7 +146,6 @@ def dead(connection: Connection) -> list[int]:
 
 
 def queue_id(connection: Connection, name: str) -> int:
-    """Returns the queue's id."""
     statement = text("SELECT id FROM kombu_queue WHERE name = :name")
     return int(connection.execute(statement, {"name": name}).scalar_one())
 
@@ -164,7 +161,6 @@ def payloads(found: Iterable[ClaimedMessage]) -> list[str]:
 
 
 def rows(connection: Connection, statement: str, **values: Any) -> list[tuple[Any, ...]]:
-    """Returns the statement's rows."""
     return [tuple(row) for row in connection.execute(text(statement), values)]
 
 
@@ -206,7 +202,6 @@ class Plans:
         return {node["Relation Name"] for node in self.nodes if node["Node Type"] == "Seq Scan"}
 
     def indexes(self) -> set[str]:
-        """Returns the indexes that are used."""
         return {node["Index Name"] for node in self.nodes if "Index Name" in node}
 
 

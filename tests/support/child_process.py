@@ -78,7 +78,6 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Returns whether it runs."""
         return self._process.poll() is None
 
     def kill(self) -> None:

@@ -100,7 +100,6 @@ class SmallDisk:
             self._mount("-o", f"remount,size={self._ROOM}")
 
     def close(self) -> None:
-        """Removes it."""
         subprocess.run(["umount", "--lazy", self.folder], check=True)
         self.folder.rmdir()
 

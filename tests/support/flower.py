@@ -119,7 +119,6 @@ class Flower:
         return json.loads(body)
 
     def is_up(self) -> bool:
-        """Returns whether it answers."""
         try:
             return self.ask("/healthcheck")[0] == 200
         except OSError:
@@ -127,7 +126,6 @@ class Flower:
 
     @property
     def tasks(self) -> dict[str, dict[str, Any]]:
-        """Returns its tasks by id."""
         found: dict[str, dict[str, Any]] = self.json("/api/tasks")
         return found
 

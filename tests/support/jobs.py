@@ -248,7 +248,6 @@ class JobRunner:
         return ExecutionRecord(run, job_id, False, state=state, job_state=state, error=error)
 
     def end(self, job_id: str, state: executions.State = "completed") -> None:
-        """Ends the job's execution."""
         self.record(self.ended(job_id, state))
 
     def run(self, state: executions.State = "completed") -> str:

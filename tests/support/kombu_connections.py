@@ -41,7 +41,6 @@ def connections(dsn: str) -> Iterator[Connect]:
 
 
 def publish(connection: Any, queue: str, *bodies: Any, **properties: Any) -> None:
-    """Publishes to a queue."""
     channel = connection.channel()
     producer = kombu.Producer(channel, serializer="json")
     for body in bodies:

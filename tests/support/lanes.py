@@ -27,7 +27,6 @@ class Lanes:
             self.publisher.prepare(connection)
 
     def lane(self, name: str = "l", **columns: Any) -> None:
-        """Makes a lane."""
         make_lane(self.sql, name, **{"limit": None} | columns)
 
     def do(self, verb: Callable[..., Any], *args: Any, **more: Any) -> Any:

@@ -44,7 +44,6 @@ class Page(str):
 
     @property
     def alert(self) -> str:
-        """Returns the text of its alert."""
         return words_of(self.one("[role=alert]"))
 
     @property

@@ -50,7 +50,6 @@ class Pooler:
         return server
 
     def start(self) -> None:
-        """Starts it."""
         # A server's folder may be closed to the pooler's user; root may not run it.
         user = "nobody" if os.getuid() == 0 else None
         groups = None if self._group is None else [self._group]
@@ -98,7 +97,6 @@ class Pooler:
             admin.execute(command)
 
     def close(self) -> None:
-        """Ends it."""
         self.process.terminate()
         self.process.wait()
 

@@ -49,7 +49,6 @@ class TrackedWorkers(TransportWorkers):
         return ids
 
     def one(self, task: str, *args: Any, **fields: Any) -> str:
-        """Returns one job."""
         return self.launch(task, *args, **fields)[0]
 
     def cancel(self, job_id: str) -> None:
@@ -92,6 +91,5 @@ class TrackedWorkers(TransportWorkers):
         return int(rows[0][0]) if rows else 0
 
     def close(self) -> None:
-        """Ends it all."""
         self._engine.dispose()
         super().close()

@@ -47,7 +47,6 @@ def own_tables(dsn: str, role: Role) -> None:
 
 
 def drop(dsn: str, role: Role) -> None:
-    """Drops the role, with what it owns."""
     name = sql.Identifier(role.name)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(sql.SQL("DROP OWNED BY {} CASCADE").format(name))

@@ -17,8 +17,6 @@ def route(task: str) -> str | None:
 
 
 class Rollups:
-    """The rollups of a database."""
-
     def __init__(self, connection: Connection, settings: Settings, sql: Sql) -> None:
         self.connection, self.settings, self.sql = connection, settings, sql
         self.load = partial(load.load, connection)
@@ -26,7 +24,6 @@ class Rollups:
 
     @property
     def minute(self) -> datetime:
-        """The beginning of this minute."""
         [(moment,)] = self.sql("SELECT date_trunc('minute', now())")
         found: datetime = moment
         return found.astimezone(UTC)

@@ -89,11 +89,9 @@ class FakeWorkers:
         )
 
     def sql(self, statement: str, *parameters: Any) -> list[Any]:
-        """Runs a statement."""
         return executed(connections.driver(self.connection), statement, *parameters)
 
     def state(self, job_id: str) -> str:
-        """Returns the job's state."""
         return self.get(job_id).state
 
     def of(self, job_id: str) -> list[tuple[str, bool, str | None]]:
@@ -134,7 +132,6 @@ class FakeWorkers:
         return rescue.rescue(self.connection, self.publisher, self.settings)
 
     def close(self) -> None:
-        """Ends it."""
         connections.close(self.connection)
         self.engine.dispose()
         self.app.close()

@@ -129,7 +129,6 @@ class Proxy:
         self._end([self._listener])
 
     def close(self) -> None:
-        """Ends it."""
         self._end([self._listener, *self._near, *self._far])
 
     @staticmethod

@@ -85,7 +85,6 @@ class TransportWorkers(Processes):
         return f"w{self.started.index(worker)}@tests"
 
     def consumer(self, worker: Process) -> int:
-        """Returns the worker's id as a consumer."""
         query = "SELECT id FROM pgbeat.consumers WHERE name LIKE %s"
         [(consumer,)] = self.sql(query, f"%:{worker.pid}")
         return int(consumer)
@@ -159,7 +158,6 @@ class TransportWorkers(Processes):
             )
 
     def close(self) -> None:
-        """Ends it all."""
         self.stop_all()
         self.app.pool.force_close_all()
         self.app.close()

@@ -53,13 +53,11 @@ class StockIsLow(pgbeat.Launcher):
     task = "shop.order"
 
     def check_conditions(self, ctx: Context) -> bool | pgbeat.Skip:
-        """Reads."""
         assert_type(ctx.connection, Connection)
         assert_type(ctx.due_at, datetime)
         return ctx.last_run is None or pgbeat.Skip("enough", snooze=timedelta(hours=1))
 
     def prepare_job_data(self, ctx: Context) -> list[JobRequest]:
-        """Returns several jobs."""
         return [JobRequest(kwargs={"shop": shop}, run_key=shop) for shop in ("a", "b")]
 
 
@@ -68,12 +66,10 @@ class OneATenant(pgbeat.ConcurrencyPolicy):
     """Says which jobs may run together."""
 
     def can_dispatch(self, job: Work) -> bool | str:
-        """Returns the reason not to."""
         return True if job.tags else f"{job.task} has no tenant"
 
 
 def submit(session: Session) -> None:
-    """Makes jobs."""
     job = pgbeat.submit(resize, 17, kwargs={"width": 800}, lane="gpu", connection=session)
     assert_type(job, Job)
     assert_type(job.id, UUID)

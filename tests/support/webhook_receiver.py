@@ -15,8 +15,6 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Request:
-    """What came in."""
-
     path: str
     headers: dict[str, str]
     body: bytes
@@ -25,12 +23,10 @@ class Request:
 
     @property
     def json(self) -> Any:
-        """Returns the body."""
         return json.loads(self.body)
 
     @property
     def id(self) -> str:
-        """Returns the event's id."""
         return self.headers["webhook-id"]
 
     def is_signed_with(self, secret: str) -> bool:
@@ -100,7 +96,6 @@ class Receiver:
         self._thread.start()
 
     def url(self, path: str = "/hook") -> str:
-        """Returns its URL."""
         return f"http://127.0.0.1:{self.port}{path}"
 
     def keep_connections(self) -> None:
@@ -112,7 +107,6 @@ class Receiver:
         self.released.wait(60)
 
     def close(self) -> None:
-        """Ends it."""
         self.released.set()
         self.server.shutdown()
         self.server.server_close()

@@ -345,7 +345,6 @@ def _open(engine: Engine) -> Connection:
 
 
 def _parameters(message: Message, commit: bytes | None) -> tuple[bytes | None, ...]:
-    """Returns the parameters of `put_one`."""
     return (
         (message.exchange if message.queue is None else message.queue).encode(),
         message.payload.encode(),

@@ -89,7 +89,6 @@ class _Page:
         self.problem = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Yields the lines."""
         width, height = console.size
         problem = [Text(self.problem, "red")] if self.problem else []
         page = [] if self.found is None else top_page.page(self.found, width, height - len(problem))

@@ -92,8 +92,6 @@ _MOST = 1000
 
 
 class _Patterns:
-    """An app's patterns."""
-
     #: The settings that were given last, with the patterns that hold for them.
     _last: tuple[Settings | None, dict[Any, "_Pattern"]] = (None, {})
 

@@ -19,7 +19,6 @@ TASKS = "payload::json -> 'headers' ->> 'id' IS NOT NULL"
 
 @pytest.fixture
 def app(app: Celery, database: str) -> Celery:
-    """The tests' app, on the transport."""
     app.conf.broker_url = transport_url(database)
     return app
 

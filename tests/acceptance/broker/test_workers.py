@@ -32,7 +32,6 @@ def runs(transport_workers: TransportWorkers, task: str) -> list[Entry]:
 
 
 def started(transport_workers: TransportWorkers, tasks: list[str]) -> set[str]:
-    """Those of the tasks that have started."""
     return {e.id for e in transport_workers.journal()} & set(tasks)
 
 

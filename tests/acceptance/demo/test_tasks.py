@@ -74,7 +74,6 @@ def reason(decision: JobRequest | Skip) -> str:
 
 
 def request(decision: JobRequest | Skip) -> JobRequest:
-    """Returns what is launched."""
     assert isinstance(decision, JobRequest), reason(decision)
     return decision
 

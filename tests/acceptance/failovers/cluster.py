@@ -218,7 +218,6 @@ class Cluster:
         return None
 
     def other(self, node: Node) -> Node:
-        """The other server."""
         return self.nodes[1 - self.nodes.index(node)]
 
     def replicate(self, *, is_sync: bool) -> None:

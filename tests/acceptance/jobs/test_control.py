@@ -28,7 +28,6 @@ def transport_workers(transport_workers: TransportWorkers, database: str) -> Tra
 
 @pytest.fixture
 def job_control(database: str, transport_workers: TransportWorkers) -> Iterator[JobControl]:
-    """Controls jobs of the workers."""
     with job_controls(database, transport_workers.app) as make:
         yield make()
 
@@ -39,8 +38,6 @@ def ran(transport_workers: TransportWorkers, job: Job) -> bool:
 
 
 def becomes(job_control: JobControl, job: Job, state: str) -> Job:
-    """The job, once it is in that state."""
-
     def found() -> Job | None:
         now = job_control.job(job)
         return now if now.state == state else None
@@ -49,7 +46,6 @@ def becomes(job_control: JobControl, job: Job, state: str) -> Job:
 
 
 def is_claimed(transport_workers: TransportWorkers, job: Job) -> bool:
-    """Whether a worker has its message."""
     return transport_workers.count("job_id = %s AND claimed_by IS NOT NULL", job.id) == 1
 
 

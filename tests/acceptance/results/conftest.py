@@ -25,7 +25,6 @@ class Finishers(Workers):
     client: "Client"
 
     def sign(self, task: str, *arguments: Any, **options: Any) -> Any:
-        """Returns a signature of a task."""
         return self.client.app.signature(f"finishing.{task}", args=arguments, options=options)
 
     def rows(self) -> list[tuple[str, int]]:
@@ -69,7 +68,6 @@ def finishers(database: str, tmp_path: Path, client: Client) -> Iterator[Finishe
 
 @pytest.fixture
 def workers(database: str, tmp_path: Path) -> Iterator[Workers]:
-    """Starts workers on the test's database."""
     made = Workers(database, tmp_path)
     yield made
     made.stop_all()

@@ -18,7 +18,6 @@ pools = pytest.mark.parametrize(
 
 
 def start(tracked_workers: TrackedWorkers, pool: str, **settings: Any) -> Process:
-    """A worker of two, on that pool."""
     return tracked_workers.start("-P", pool, "-c", "2", settings=settings)
 
 

@@ -16,7 +16,6 @@ ADD = {"task": "tests.add", "max_attempts": 1}
 
 @pytest.fixture
 def submit(app: Celery) -> Callable[..., SubmittedGroup]:
-    """Returns what submits a group."""
     return lambda members, **options: submit_group(members, app=app, **options)
 
 

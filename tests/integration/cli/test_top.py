@@ -61,8 +61,6 @@ def test_an_empty_database(database: str, sql: Sql) -> None:
 
 
 class Terminal:
-    """A terminal with a program in it."""
-
     def __init__(self, file: int, process: subprocess.Popen[str]) -> None:
         self._file, self.process = file, process
         self.printed = ""

@@ -43,7 +43,6 @@ def happen(sql: Sql, state: str = "pending", log: Any = ()) -> str:
 
 
 def cells(text: str) -> list[list[str]]:
-    """Returns the cells of a table."""
     return [[cell.strip() for cell in re.split("  +", line)] for line in text.splitlines()]
 
 

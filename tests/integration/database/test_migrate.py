@@ -48,7 +48,6 @@ Release = Callable[..., str]
 
 @pytest.fixture
 def engine(empty_database: str) -> Iterator[Engine]:
-    """An engine on an empty database."""
     engine = connections.engine(postgres_url(empty_database), "tests")
     yield engine
     engine.dispose()

@@ -27,7 +27,6 @@ def app(database: str) -> Iterator[Celery]:
 
 
 def sent(app: Celery, name: str, *args: Any) -> Any:
-    """Returns a signature."""
     return app.signature(name, args=args)
 
 
@@ -114,7 +113,6 @@ def test_a_task_is_the_parent_of_what_it_submits(app: Celery, sql: Sql, way: str
 
     @app.task(name="parent", shared=False)
     def parent() -> None:
-        """Submits."""
         if way == "submit":
             made = pgbeat.submit(child)
             assert (str(made.root_id), str(made.parent_id)) == (G, H)

@@ -87,7 +87,6 @@ def pause_and_resume(job_control: JobControl, job_id: str) -> None:
 
 
 def update(job_control: JobControl, job_id: str, **values: Any) -> None:
-    """Changes it."""
     job_control.do(changes.update, jobs.get(job_control.connection, job_id), values=values)
 
 

@@ -23,7 +23,6 @@ def made(sql: Sql, state: str = "completed", **values: Any) -> str:
 
 
 def tree_of(connection: Connection, job_id: str, actor: Actor = ADMIN, **more: Any) -> Node:
-    """Returns the root of a job's tree."""
     return tree.of_job(connection, actor, model.get(connection, job_id), **more).root
 
 

@@ -14,13 +14,11 @@ from tests.support.scrapes import Scrape, scraped
 
 @pytest.fixture
 def settings(database: str) -> Settings:
-    """Settings of the test's database."""
     return Settings(url=postgres_url(database))
 
 
 @pytest.fixture
 def rollups(connection: Connection, settings: Settings, sql: Sql) -> Rollups:
-    """The rollups of the test's database."""
     return Rollups(connection, settings, sql)
 
 

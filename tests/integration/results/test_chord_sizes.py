@@ -40,7 +40,6 @@ def make_app(database: str) -> Celery:
 
 @pytest.fixture
 def app(database: str) -> Iterator[Celery]:
-    """Returns an app on the test's database."""
     with make_app(database) as app:
         yield app
 
@@ -53,7 +52,6 @@ def backend(app: Celery) -> ResultBackend:
 
 
 def return_part(backend: ResultBackend, number: int, chord: str = "c1") -> None:
-    """Has a member return its number."""
     body = backend.app.signature("sizes.body", options={"task_id": f"body of {chord}"})
     request = Context(
         id=f"{chord}-{number}", group=chord, group_index=number, chord=body, task="sizes.member"

@@ -33,7 +33,6 @@ def other(database: str) -> Iterator[psycopg.Connection]:
 
 
 def run(recorder: Recorder, job_id: str, ends: str = "completed") -> Attempt:
-    """An attempt that ended."""
     attempt = Attempt(job_id, "w1", 0, False, None)
     recorder.record(attempt)
     attempt.end("completed" if ends == "completed" else "failed", ends)

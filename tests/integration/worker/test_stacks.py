@@ -30,7 +30,6 @@ def begin(recorder: Recorder, job_id: str) -> Attempt:
 
 
 def ask(fake_workers: FakeWorkers, job_id: str, redactor: Redactor = ADMIN, **more: Any) -> Stack:
-    """Asks what the job is doing."""
     job = jobs.get(fake_workers.connection, job_id)
     return stacks.ask(fake_workers.connection, redactor, job, **more)
 

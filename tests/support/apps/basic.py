@@ -21,7 +21,6 @@ app.conf.pgbeat_condition_timeout = 2.0
 
 @app.task(name="tests.add", shared=False)
 def add(x: int = 1, y: int = 2) -> int:
-    """Returns a sum."""
     return x + y
 
 

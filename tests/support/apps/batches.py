@@ -142,5 +142,4 @@ def total(numbers: list[int]) -> int:
 
 @app.task(shared=False, name="batches.double")
 def double(number: int) -> int:
-    """Doubles a number."""
     return number * 2

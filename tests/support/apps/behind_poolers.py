@@ -18,5 +18,4 @@ if "TESTS_DIRECT" in os.environ:
 
 @app.task(name="tests.add")
 def add(x: int = 1, y: int = 2) -> int:
-    """Returns a sum."""
     return x + y

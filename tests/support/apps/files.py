@@ -9,7 +9,6 @@ FOLDER = Path(os.environ.get("TESTS_FOLDER", "."))
 
 
 def wait_for(gate: str, seconds: float = 60.0) -> None:
-    """Waits until a test opens the gate."""
     deadline = time.monotonic() + seconds
     while not (FOLDER / f"gate-{gate}").exists():
         if time.monotonic() > deadline:

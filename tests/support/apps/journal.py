@@ -122,7 +122,6 @@ poison_rejected = app.task(
 
 @app.task(name="transport.add", shared=False)
 def add(x: int, y: int) -> int:
-    """Returns a sum."""
     return x + y
 
 

@@ -22,7 +22,6 @@ app.conf.update(
 
 @app.task(name="policies.add", pgbeat={"lane": "narrow"})
 def add(x: int, y: int = 1) -> int:
-    """Adds, in the lane."""
     note(f"begin {x}")
     time.sleep(0.02)  # long enough to overlap with another one, if that could be
     note(f"end {x}")
@@ -124,7 +123,6 @@ def late_skips() -> None:
 
 @app.task(name="policies.fails", pgbeat={})
 def fails() -> None:
-    """Fails."""
     raise ValueError("it fails")
 
 

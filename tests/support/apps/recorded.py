@@ -89,7 +89,6 @@ def log() -> None:
 
 @app.task(name="tests.inner", shared=False)
 def inner() -> None:
-    """Logs."""
     logging.getLogger("shop").info("inner")
 
 

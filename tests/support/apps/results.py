@@ -80,13 +80,11 @@ if os.environ.get("TESTS_DIE_AT"):
 
 @app.task(name="results.add", shared=False)
 def add(x: int, y: int) -> int:
-    """Adds."""
     return x + y
 
 
 @app.task(name="results.fail", shared=False)
 def fail(*args: Any) -> None:
-    """Fails."""
     raise ValueError("it fails")
 
 
@@ -139,7 +137,6 @@ def large(size: int) -> str:
 
 @app.task(name="results.echo", shared=False)
 def echo(value: Any) -> Any:
-    """Returns what it was given."""
     return value
 
 

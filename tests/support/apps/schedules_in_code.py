@@ -41,7 +41,6 @@ app.conf.beat_schedule = _schedule
 
 @app.task(name="tests.add", shared=False)
 def add(x: int = 1, y: int = 2) -> int:
-    """Returns a sum."""
     return x + y
 
 

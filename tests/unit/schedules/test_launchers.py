@@ -121,8 +121,6 @@ def context(**values: Any) -> Context:
 
 
 class Told(Launcher):
-    """Answers what it is told."""
-
     def __init__(self, condition: Any = True, data: Any = None) -> None:
         self.condition, self.data = condition, data
 

@@ -19,12 +19,10 @@ REPORT = JobReport("j", "cancelled", "revoked", "cancelled", lost=False, began=F
 
 
 def attempt(job_id: str = "j") -> Attempt:
-    """An attempt that has begun."""
     return Attempt(job_id, "w1", 0, False, None)
 
 
 def in_thread(function: Callable[[], Any]) -> threading.Thread:
-    """Starts a thread."""
     thread = threading.Thread(target=function, daemon=True)
     thread.start()
     return thread

@@ -26,7 +26,6 @@ def _shares() -> Iterator[None]:
 
 
 def attempt(job_id: str = JOB, **fields: Any) -> Attempt:
-    """An attempt that has begun."""
     found = Attempt(job_id, "w1@host", 2, True, None)
     vars(found).update(fields)
     return found

@@ -40,7 +40,6 @@ def keys(messages: list[Any]) -> list[str]:
 
 
 def names(sql: Sql) -> list[str]:
-    """The queues."""
     return [
         name for (name,) in sql("SELECT name FROM kombu_queue WHERE name <> 'celery' ORDER BY 1")
     ]

@@ -16,7 +16,6 @@ from tests.support.processes import until
 
 @pytest.fixture
 def loop(connection: Any) -> Iterator[Loop]:
-    """Drives the connection."""
     loop = Loop(connection)
     yield loop
     loop.close()

@@ -91,7 +91,6 @@ def project(database: str, tmp_path: Path) -> Path:
 
 
 def celery(folder: Path, *arguments: str, **env: Any) -> "subprocess.CompletedProcess[str]":
-    """Runs `celery …` in a folder."""
     return shell(*CELERY, *arguments, cwd=folder, **env)
 
 

@@ -20,7 +20,6 @@ TASK = ship.name
 
 
 def rows(query: str, *values: Any) -> list[Any]:
-    """Returns the rows of a query."""
     with connection.cursor() as cursor:
         cursor.execute(query, values)
         return list(cursor.fetchall()) if cursor.description else []

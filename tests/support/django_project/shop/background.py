@@ -15,11 +15,9 @@ def pack(number: int) -> dict[str, Any]:
 
 @task(takes_context=True, priority=5)
 def attempt(context: Any) -> list[Any]:
-    """Returns the attempt and the id."""
     return [context.attempt, context.task_result.id]
 
 
 @task
 async def fail() -> None:
-    """Fails."""
     raise LookupError("nothing to pack")

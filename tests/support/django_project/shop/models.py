@@ -4,8 +4,6 @@ from django.db import models
 
 
 class Order(models.Model):
-    """An order."""
-
     name = models.TextField()
     is_shipped = models.BooleanField(default=False)
 
