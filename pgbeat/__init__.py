@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pgbeat.jobs.submitting.submit import submit as submit
     from pgbeat.jobs.submitting.submit_group import submit_group as submit_group
     from pgbeat.jobs.submitting.submit_many import submit_many as submit_many
+    from pgbeat.jobs.verbs.callbacks import callback_url as callback_url
     from pgbeat.jobs.verbs.events import emit as emit
     from pgbeat.jobs.verbs.stacks import stack as stack
     from pgbeat.monitoring.metrics.collector import metrics_collector as metrics_collector
@@ -63,6 +64,7 @@ _HOMES = {
     "jobs.submitting.submit": "submit",
     "jobs.submitting.submit_group": "submit_group",
     "jobs.submitting.submit_many": "submit_many",
+    "jobs.verbs.callbacks": "callback_url",
     "jobs.verbs.events": "emit",
     "jobs.verbs.stacks": "stack",
     "monitoring.metrics.collector": "metrics_collector",

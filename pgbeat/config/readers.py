@@ -37,6 +37,18 @@ def matching(pattern: str, wanted: str) -> Any:
     return read
 
 
+#: Bytes of the shortest secret, as RFC 7518 has it for HS256.
+SHORTEST = 32
+
+
+def secret(value: Any) -> str:
+    """Returns a secret that is long enough. The message doesn't repeat it."""
+    text = str(value)
+    if text and len(text.encode()) < SHORTEST:
+        raise ValueError(f"it must have at least {SHORTEST} bytes")
+    return text
+
+
 def one_of(*words: str) -> Any:
     """Returns a reader of these words."""
 

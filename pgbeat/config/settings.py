@@ -161,8 +161,12 @@ class Settings:
     redact: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict, hash=False, metadata={"read": readers.redact}
     )
-    #: Where people reach the console, for links from Flower and Django's admin site.
+    #: Where the web app is reached, for links from Flower and Django's admin site, and callback
+    #: URLs.
     web_url: str = _setting("", readers.WEB_URL)
+    #: Signs callback URLs: a secret of at least 32 bytes, of programs that make them and of the web
+    #: app. A new one ends them all.
+    callback_key: str = field(default="", repr=False, metadata={"read": readers.secret})
     #: URL of Flower, for links to it.
     web_flower_url: str = _setting("", readers.WEB_URL)
     #: How many of the newest executions Flower shows when it starts; 0: none.
@@ -274,7 +278,7 @@ def _jwt_conflicts(settings: Settings) -> Iterator[Problem]:
             "pgbeat_web_jwt_algorithms: published keys are public, and HS… needs a secret; name "
             "the issuer's algorithm, such as RS256",
         )
-    if key and is_secret and ("-----BEGIN" in key or len(key.encode()) < _SHORTEST):
+    if key and is_secret and ("-----BEGIN" in key or len(key.encode()) < readers.SHORTEST):
         yield Problem(
             "pgbeat_web_jwt_key",
             "malformed",
@@ -290,6 +294,4 @@ def _jwt_conflicts(settings: Settings) -> Iterator[Problem]:
         )
 
 
-#: Bytes of the shortest secret, as RFC 7518 has it for HS256.
-_SHORTEST = 32
 _READERS = {setting.name: setting.metadata["read"] for setting in fields(Settings)}

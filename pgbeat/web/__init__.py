@@ -15,6 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 from pgbeat.config import Settings
 from pgbeat.version import __version__
 from pgbeat.web import api, openapi, pages, problems, sign_in
+from pgbeat.web.api.operations import callbacks
 from pgbeat.web.backend import Authenticate, User, WebBackend
 from pgbeat.web.guards import Guards
 
@@ -76,6 +77,7 @@ def create_app(
     openapi.install(app)
     app.add_middleware(Guards)
     app.include_router(api.router)
+    app.include_router(callbacks.router)
     app.include_router(sign_in.router)
     pages.install(app)
     return app

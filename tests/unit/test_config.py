@@ -445,6 +445,7 @@ def test_a_switch_in_the_environment(written: str, meant: bool) -> None:
         ({"web_jwt_algorithms": "HS256,RS256"}, "web_jwt_algorithms", "malformed"),
         ({"web_jwt_algorithms": ""}, "web_jwt_algorithms", "malformed"),
         ({"web_jwt_key": "short"}, "web_jwt_key", "malformed"),
+        ({"callback_key": "x" * 31}, "callback_key", "malformed"),
         ({"web_jwt_key": "-----BEGIN PUBLIC KEY-----" + "x" * 64}, "web_jwt_key", "malformed"),
         ({"web_jwt_key": "x" * 32, "web_jwt_algorithms": "RS256"}, "web_jwt_key", "malformed"),
         ({"web_jwt_jwks": "https://idp/keys"}, "web_jwt_algorithms", "conflict"),
@@ -488,6 +489,8 @@ def test_statements_need_a_login_of_their_own() -> None:
 
 def test_the_password_is_in_no_message_and_in_no_repr() -> None:
     assert "s3cret" not in repr(load(**CONF, pgbeat_web_jwt_key="s3cret" * 10))
+    assert "s3cret" not in repr(load(**CONF, pgbeat_callback_key="s3cret" * 10))
+    assert "s3cret" not in str(mistakes(**CONF, pgbeat_callback_key="s3cret"))
     assert "s3cret" not in repr(load(**CONF))
     assert len(mistakes({"PGBEAT_URL": "mysql://u:s3cret@h/d"}, pgbeat_batch_size="x")) == 2
 

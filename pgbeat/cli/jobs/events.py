@@ -1,5 +1,7 @@
 """`pgbeat events`: what has happened, for which jobs may wait by `pgbeat.wait_for`."""
 
+import time
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -9,15 +11,15 @@ from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_onlooker
 from pgbeat.cli.terminal.asking import changing
-from pgbeat.cli.terminal.options import JSON, newest_option, option
+from pgbeat.cli.terminal.options import JSON, LENGTH, newest_option, option
 from pgbeat.cli.terminal.printing import cut, json_line
-from pgbeat.cli.terminal.target import Target
-from pgbeat.jobs.verbs import events
+from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.jobs.verbs import callbacks, events
 
 
 @click.group("events", cls=Noun)
 def events_command() -> None:
-    """Look at the events that jobs wait for; emit one.
+    """Look at the events that jobs wait for; emit one, or let others.
 
     A task waits for an event by `pgbeat.wait_for(KEY)`. A key has one event.
     """
@@ -39,6 +41,19 @@ def emit_command(target: Target, /, key: str, value: Any, dry_run: bool) -> None
     if is_new:
         message = f"{'Would emit' if dry_run else 'Emitted'} event {key!r}."
     printing.result(event._asdict() | {"is_new": is_new}, message)
+
+
+@events_command.command("url")
+@click.argument("key")
+@option("--expires", LENGTH, "For how long it is valid.", default="7 days")
+@on_target
+def url_command(target: Target, key: str, expires: timedelta) -> None:
+    """Print a URL by which a third party may emit an event, without a token.
+
+    It POSTs there the event's value as JSON. Needs pgbeat_web_url and pgbeat_callback_key.
+    """
+    url, end = callbacks.signed(target.settings, key, expires, now=time.time())
+    printing.result({"key": key, "url": url, "expires_at": end}, url)
 
 
 @events_command.command("list")
