@@ -1,4 +1,4 @@
-"""Recipes and the tutorial of lanes: their code, as it is printed there, on real workers."""
+"""Recipes, tutorials and durable steps: their code, as it is printed there, on real workers."""
 
 import re
 import shlex
@@ -13,6 +13,8 @@ from tests.support.processes import ROOT, Processes, until
 
 RECIPES = (ROOT / "docs" / "how-to" / "recipes.md").read_text(encoding="utf-8")
 TUTORIAL = (ROOT / "docs" / "tutorial" / "lanes.md").read_text(encoding="utf-8")
+ORDER = (ROOT / "docs" / "tutorial" / "order.md").read_text(encoding="utf-8")
+STEPS = (ROOT / "docs" / "concepts" / "durable-steps.md").read_text(encoding="utf-8")
 DATABASE = "postgresql+psycopg://postgres@localhost/shop"
 # What the page leaves to its readers: an API that has enough of the first call.
 MORE = """
@@ -107,3 +109,47 @@ def test_the_tutorials_lane_limits_four_processes(
     until(lambda: ("running", 2) in sql(counts))
     run(shop, "lanes set reports --limit 4")
     until(lambda: ("running", 4) in sql(counts))
+
+
+def test_an_order_with_payment(shop: Processes, database: str, tmp_path: Path, sql: Sql) -> None:
+    """Also that of the page about steps, which sleeps for a shorter time."""
+    for name, code in re.findall(r'```python title="([\w.]+)".*?\n(.*?)```', ORDER, re.S):
+        code = code.replace("pgbeat+postgresql://postgres@localhost/shop", f"pgbeat+{DATABASE}")
+        (tmp_path / name).write_text(code.replace(DATABASE, url_of(database)))
+    [settle] = re.findall(r"```python\n(.*?)```", STEPS, re.S)
+    with (tmp_path / "shop.py").open("a") as app:
+        app.write("\n\ncharge = print\n\n\n" + settle.replace("1 day", "0.1 seconds"))
+    [tables] = re.findall(r"^psql .* -c '(.*)'$", ORDER, re.M)
+    for statement in tables.split(";"):
+        sql(statement)
+    [orders] = re.findall(r"^\$ python -c '(.*)'$", ORDER, re.M)
+    shop.beat(app="shop")
+    first = shop.worker(app="shop")
+    first.says(" ready.")
+    made = shop.run(sys.executable, "-c", orders)
+    assert made.wait(30) == 0, made.output
+    job = made.output.split()[-1]
+    waits = "SELECT message #>> '{waits_for,key}' FROM pgbeat.unfinished_jobs"
+    until(lambda: sql(waits) == [("paid/17",)])
+    first.kill_group()
+    assert shop.run(sys.executable, str(tmp_path / "paid.py"), "17").wait(30) == 0
+    second = shop.worker(app="shop")
+    second.says(" ready.")
+    state = "SELECT state FROM pgbeat.jobs WHERE id = %s"
+    until(lambda: sql(state, job) == [("completed",)], 60)
+    assert shop.run(sys.executable, str(tmp_path / "paid.py"), "17").wait(30) == 0
+    printed = first.output + second.output
+    assert printed.count("Bill for order 17") == printed.count("Shipping order 17") == 1
+    assert sql("SELECT id FROM sales") == [(17,)]
+    shown = shop.run(sys.executable, "-m", "pgbeat", "-A", "shop", "jobs", "show", job)
+    assert shown.wait(30) == 0, shown.output
+    trace = " ".join(shown.output.split())
+    for phase in ("step bill", "waiting for event paid/17", "step book", "sleeping packing"):
+        assert phase in trace
+    assert '→ {"bill": "B-17"}' in trace
+
+    code = "import pgbeat, shop; shop.settle.delay(18); pgbeat.emit('delivered/18')"
+    assert shop.run(sys.executable, "-c", code).wait(30) == 0
+    states = "SELECT DISTINCT state FROM pgbeat.jobs WHERE task = 'shop.settle'"
+    until(lambda: sql(states) == [("completed",)], 60)
+    assert sql("SELECT id FROM sales ORDER BY 1") == [(17,), (18,)]

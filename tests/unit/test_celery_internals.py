@@ -18,7 +18,11 @@ from tests.support import sources
 from tests.support.processes import ROOT
 
 PAGE = (ROOT / "docs/contributing/celery-internals.md").read_text()
-ROWS = re.findall(r"^\| `([^`]+)`(?: \(([\d.]+)\))? \| (.*?) \| .*?\|$", PAGE, re.M)
+ROWS = [
+    (name, since, where)
+    for names, where in re.findall(r"^\| (`.+?) \| (.*?) \| .*?\|$", PAGE, re.M)
+    for name, since in re.findall(r"`([^`]+)`(?: \(([\d.]+)\))?", names)
+]
 NAMES = {name for name, _, _ in ROWS}
 OTHERS = ("celery", "kombu", "billiard", "flower", "django")
 #: Classes of pgbeat whose bases are others'.
