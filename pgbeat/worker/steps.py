@@ -7,10 +7,10 @@
 | `sleep(delay)` | it ends `delay` after it first began, or later |
 | `wait_for(key)` | all attempts get the same event, or the same `TimedOut` |
 
-What is recorded belongs to the job and its retries: each attempt begins at the top of the task, and
-gets what earlier ones have recorded. Only names count, and their order: a step that comes out of
-the recorded order runs, or gets its record, as any other, and the log and the execution's metadata
-say so.
+What is recorded belongs to the job and its retries, not to a task that replaces its own: each
+attempt begins at the top of the task, and gets what earlier ones have recorded. Only names count,
+and their order: a step that comes out of the recorded order runs, or gets its record, as any other,
+and the log and the execution's metadata say so.
 """
 
 import logging
@@ -34,7 +34,7 @@ from pgbeat.database.kept import kept
 from pgbeat.errors import CannotStep, TimedOut
 from pgbeat.jobs.policy.batches import is_batch
 from pgbeat.jobs.running import steps
-from pgbeat.jobs.running.steps import Key, Kind, Step, Suspension
+from pgbeat.jobs.running.steps import OF_NEXT, Key, Kind, Step, Suspension
 from pgbeat.jobs.running.task_exceptions import LONGEST, Cancelled, Snooze, Suspended
 from pgbeat.jobs.verbs import events
 from pgbeat.results import values
@@ -190,8 +190,13 @@ class StepRun:
         self.chain = self.do(
             lambda c: steps.take(c, attempt.job_id, namespace=self.settings.namespace)
         )
+        self._before = OF_NEXT * int(task.request.replaced_task_nesting or 0)
         #: What earlier attempts have recorded, and of that what this one has not met yet.
-        self.known: dict[Key, Step] = {step.key: step for step in self.chain.steps}
+        self.known: dict[Key, Step] = {
+            step.key: step
+            for step in self.chain.steps
+            if self._before < step.key.number < self._before + OF_NEXT
+        }
         self._left = dict.fromkeys(self.known)
         self._counts: Counter[tuple[Kind, str]] = Counter()
         #: Whether all steps so far came in the recorded order.
@@ -203,7 +208,7 @@ class StepRun:
     def next(self, kind: Kind, name: str) -> Key:
         """Returns the key of a step that begins, and notes if it is out of the recorded order."""
         self._counts[kind, name] += 1
-        key = Key(kind, name, self._counts[kind, name])
+        key = Key(kind, name, self._before + self._counts[kind, name])
         expected = next(iter(self._left), key)
         self._left.pop(key, None)
         if key != expected and self.is_in_order:

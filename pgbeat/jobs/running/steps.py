@@ -20,6 +20,10 @@ from pgbeat.suggest import did_you_mean
 
 Kind = Literal["step", "sleep", "wait"]
 
+#: The steps of a task that takes the place of another one (`Task.replace`) are numbered from here
+#: on, those of the next one from twice that: their job is the same.
+OF_NEXT = 100_000
+
 
 class Key(NamedTuple):
     """What tells a step from the others of its job: `number` counts those of its name in a run."""
@@ -29,7 +33,8 @@ class Key(NamedTuple):
     number: int = 1
 
     def __str__(self) -> str:
-        return self.name if self.number == 1 else f"{self.name}#{self.number}"
+        number = self.number % OF_NEXT
+        return self.name if number == 1 else f"{self.name}#{number}"
 
 
 class Step(NamedTuple):

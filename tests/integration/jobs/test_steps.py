@@ -213,6 +213,20 @@ def test_a_retry_continues_where_the_last_attempt_ended(
     assert [step.name for step in shown] == ["a", "b", "c"]
 
 
+def test_a_task_that_replaces_another_has_its_own_steps(
+    app: Celery, job_control: JobControl
+) -> None:
+    """Its job is the same, and so may be the names, as where it replaces itself."""
+    job = job_control.make(1)
+    calls: list[int] = []
+    for nesting in (0, 1, 2, 1, 0):
+        with attempt_at(app, job.id, replaced_task_nesting=nesting) as attempt:
+            for _ in range(2):
+                assert pgbeat.step("page", lambda n: calls.append(n) or n, nesting) == nesting
+            assert attempt.steps is not None and attempt.steps.is_in_order
+    assert calls == [0, 0, 1, 1, 2, 2]
+
+
 def test_a_retry_from_a_step_forgets_it_and_later_ones(
     app: Celery, job_control: JobControl
 ) -> None:
