@@ -108,6 +108,7 @@ class _Record(NamedTuple):
     kind: str
     before: Any
     after: Any
+    subject: str = "s"
 
 
 def test_records_of_the_audit_are_masked(redactor: Redactors) -> None:
@@ -127,6 +128,9 @@ def test_records_of_the_audit_are_masked(redactor: Redactors) -> None:
     assert redactor().audited(hook).after["url"] == f"https://hooks.test/{MASK}"
     secret = _Record("webhook", {"secret_hint": "whsec_…abcd"}, {"secret_hint": "whsec_…efgh"})
     assert redactor(rules={}).audited(secret).after == {"secret_hint": MASK}
+    event = _Record("event", None, None, "paid/4711")  # its key may be made of an argument
+    assert redactor().audited(event).subject == MASK
+    assert shown.subject == "s"
 
 
 @pytest.mark.parametrize("value", ["{", 1, ["a"], {"a": 1}, {"a": [1]}, {1: "*"}, {"a": [" "]}])

@@ -180,7 +180,8 @@ def _href(row: ScheduleTimeline, piece: Piece, timeline: Timeline) -> str:
 def _title(piece: Piece, now: datetime) -> str:
     end = now if piece.end is None else piece.end
     begins, took = _clock(piece.begin, now), length((end - piece.begin).total_seconds())
-    message = f": {first_line(piece.said)[:_SAID]}" if piece.said else ""
+    link = " for " if piece.kind == "waiting" else ": "
+    message = f"{link}{first_line(piece.said)[:_SAID]}" if piece.said else ""
     if piece.number > 1:
         noun = _NOUNS.get(piece.kind)
         what = counted(piece.number, noun) if noun else f"{piece.number:,} {piece.kind}"
@@ -188,8 +189,7 @@ def _title(piece: Piece, now: datetime) -> str:
     if piece.kind in ("skipped", "not_launched"):
         return f"{begins}, {piece.kind.replace('_', ' ')}{message}"
     if piece.kind == "waiting":
-        event = f", now for {first_line(piece.said)[:_SAID]}" if piece.said else ""
-        return f"{begins}, has waited for {took}{event}"
+        return f"{begins}, has waited for {took}{', now' if message else ''}{message}"
     return f"{begins}, {piece.kind}{' for' if piece.end is None else ' after'} {took}{message}"
 
 
