@@ -191,7 +191,7 @@ class Outbox:
 
     def is_awaited(self) -> bool:
         """Returns whether a task waits until its attempt is written."""
-        return any(attempt.changes > attempt.written for attempt in self.attempts)
+        return any(attempt.changes > attempt.written for attempt in self.attempts.copy())
 
     def running_since(self, moment: float) -> list[Attempt]:
         """Returns the running attempts that began before then (`time.monotonic()`)."""

@@ -40,6 +40,25 @@ def test_an_attempt_is_queued_once_however_often_it_changes() -> None:
     assert not outbox.is_empty
 
 
+def test_others_may_queue_attempts_while_the_recorder_looks() -> None:
+    """A task's thread may run at any moment: here while one attempt is looked at."""
+    outbox = Outbox()
+
+    class Looked(Attempt):
+        @property
+        def changes(self) -> int:
+            in_thread(lambda: outbox.add(attempt("other"))).join()
+            return 0
+
+        @changes.setter
+        def changes(self, value: int) -> None:
+            """Is not told."""
+
+    outbox.add(Looked("looked", "w1", 0, False, None))
+    assert not outbox.is_awaited()
+    assert len(outbox.attempts) == 2
+
+
 def test_what_runs_is_known_until_it_ends() -> None:
     outbox, one = Outbox(), attempt()
     outbox.add(one)
