@@ -154,9 +154,13 @@ def _orphans(scanned: CTE, dry_run: bool) -> Select[Any]:
 
 
 def _forgotten(scanned: CTE, dry_run: bool) -> Select[Any]:
-    """Returns the steps of chains of which neither the first job nor the last is there."""
-    of_chain = jobs.c.id.in_([scanned.c.root_id, scanned.c.job_id])
-    return select(scanned.c.id).where(~exists().where(of_chain))
+    """Returns the steps of chains of which neither the first job nor the last is there.
+
+    The last is the one that ran last, or its retry, which may wait for longer than rows are kept.
+    """
+    known = [scanned.c.root_id, scanned.c.job_id]
+    of_chain = (exists().where(id.in_(known)) for id in (jobs.c.id, jobs.c.retry_of))
+    return select(scanned.c.id).where(*(~job for job in of_chain))
 
 
 def _unused_events(scanned: CTE, dry_run: bool) -> Select[Any]:

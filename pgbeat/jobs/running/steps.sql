@@ -54,3 +54,4 @@ DELETE FROM pgbeat.steps WHERE id = ANY (CAST(:ids AS bigint[]))
 DELETE FROM pgbeat.steps s
  WHERE CAST(:job AS uuid) IN (s.root_id, s.job_id)
    AND NOT EXISTS (SELECT FROM pgbeat.jobs j WHERE j.id IN (s.root_id, s.job_id))
+   AND NOT EXISTS (SELECT FROM pgbeat.jobs j WHERE j.retry_of IN (s.root_id, s.job_id))

@@ -232,6 +232,27 @@ def test_a_task_that_replaces_another_has_its_own_steps(
     assert calls == [0, 0, 1, 1, 2, 2]
 
 
+@pytest.mark.parametrize("is_by_hand", [True, False])
+def test_a_retry_that_has_not_run_keeps_the_steps(
+    app: Celery, job_control: JobControl, sql: Sql, is_by_hand: bool
+) -> None:
+    """It may be paused for longer than the job that it retries is kept."""
+    job = job_control.make(1, max_attempts=2)
+    with attempt_at(app, job.id):
+        pgbeat.step("pay", str)
+    job_control.tells(job_control.begins(job.id), job.id, "failed", error="no")
+    retry = job_control.job(job).retried_by
+    if is_by_hand:
+        with job_control.unit().transaction() as unit:
+            control.delete(unit, job.id)
+    else:
+        sql("DELETE FROM pgbeat.ended_jobs")
+        sql("UPDATE pgbeat.steps SET began_at = now() - interval '40 days'")
+        assert round_of(job_control)["steps"] == 0
+    with attempt_at(app, retry):
+        assert pgbeat.step("pay", str, "again") == ""
+
+
 def test_a_retry_from_a_step_forgets_it_and_later_ones(
     app: Celery, job_control: JobControl
 ) -> None:
