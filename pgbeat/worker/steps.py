@@ -341,7 +341,8 @@ def _current() -> StepRun | None:
     if request is None or request.called_directly or request.is_eager:
         return None
     attempt: Attempt | None = getattr(request, ATTEMPT, None)
-    obstacle = _obstacle(task)
+    is_checked = attempt is not None and attempt.steps is not None
+    obstacle = None if is_checked else _obstacle(task)
     if obstacle is None and attempt is None:
         obstacle = "no_job", "this worker records no executions (pgbeat_track = 'off')"
     if obstacle is not None or attempt is None:
