@@ -36,6 +36,7 @@ class Part(NamedTuple):
 _BEAT = "--sizes 1000 --repeats 3"
 _TRANSPORT = "--publish 500 --bulk 5000 --tasks 1500 --latency 100 --idle 5 --settle 3"
 _HELD = "--tasks 1500 --backlog 50000 --minutes 0.3"
+_STEPS = "--steps 20 --events 20 --sleepers 200"
 _RESULTS = "--latency 100 --tasks 1500 --members 200 --times 2 --waits 1000 --kills 2"
 
 #: By name: the script, and where it has several measures that take long, one of them.
@@ -60,6 +61,9 @@ PARTS = {
     "results.chord": Part("", _RESULTS, 4),
     "results.waits": Part("", _RESULTS, 8),
     "results.kills": Part("", _RESULTS, 20),
+    "steps.step": Part("", _STEPS, 4),
+    "steps.event": Part("", _STEPS, 4),
+    "steps.sleep": Part("--contenders pgbeat", _STEPS, 4),
     "tracking": Part("", "--tasks 3000 --rounds 1 --pools prefork", 10),
     "jobs": Part("", "--tasks 1000 --rounds 1", 14),
     "webhooks": Part("", "--deliveries 6000", 4),
