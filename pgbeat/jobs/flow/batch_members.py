@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection
 from datetime import datetime
 from typing import NamedTuple
+from uuid import UUID
 
 from sqlalchemy import Connection, text
 
@@ -92,12 +93,16 @@ def _alike(job: Job) -> dict[str, str]:
     return {"namespace": job.namespace, "task": job.task, "queue": job.queue or "", "key": key}
 
 
-_UNSENT = text(sql.load("batch_members.sql", "unsent"))
+_HALVE = text(sql.load("batch_members.sql", "halve"))
 
 
-def unsent(connection: Connection, job_ids: Collection[str]) -> set[str]:
-    """Returns those of the jobs that are members of batches, and have no message on its way."""
-    rows = connection.scalars(_UNSENT, {"ids": list(job_ids)}) if job_ids else ()
+def halve(connection: Connection, execution_ids: Collection[UUID]) -> set[str]:
+    """Makes members of batches that were killed run again in batches of half the size.
+
+    Takes running executions. Returns the jobs of those that are such members, and have no message
+    on its way.
+    """
+    rows = connection.scalars(_HALVE, {"ids": list(execution_ids)}) if execution_ids else ()
     return {str(job_id) for job_id in rows}
 
 

@@ -76,9 +76,16 @@ SELECT {columns} FROM pgbeat.unfinished_jobs j
 SELECT {columns} FROM pgbeat.unfinished_jobs j WHERE id = CAST(:id AS uuid) AND message ? 'batch'
    FOR NO KEY UPDATE
 
--- name: unsent
-SELECT id FROM pgbeat.unfinished_jobs
- WHERE id = ANY (CAST(:ids AS uuid[])) AND dispatched_at IS NULL AND message ? 'batch'
+-- Members that run without a message of their own, in a batch that was killed. They run in halves,
+-- among such members alone: so the one that kills is soon apart from the others.
+-- name: halve
+UPDATE pgbeat.unfinished_jobs j
+   SET message = jsonb_set(j.message, ARRAY['batch'], j.message -> 'batch' || jsonb_build_object(
+           'key', (j.message #>> '{batch,key}') || '~' || e.half, 'size', e.half, 'after', 0))
+  FROM (SELECT job_id, (coalesce((metadata #>> '{batch,members}')::bigint, 1) + 1) / 2 AS half
+          FROM pgbeat.running_executions WHERE id = ANY (CAST(:ids AS uuid[]))) AS e
+ WHERE j.id = e.job_id AND j.dispatched_at IS NULL AND j.message ? 'batch'
+RETURNING j.id
 
 -- name: waiting
 SELECT count(*), min({since}) + :after * interval '1 second'

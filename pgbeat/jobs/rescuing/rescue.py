@@ -116,7 +116,7 @@ def _job_states(
         # A broker that the app used before delivers again what was not acknowledged.
         late = [str(run.job_id) for run in lost if run.acks_late]
         back |= external_brokers.sent(connection, late)
-        back |= batch_members.unsent(connection, job_ids)
+        back |= batch_members.halve(connection, [run.id for run in lost])
         ends = message_ends.newest(connection, set(job_ids) - back)
     else:
         back = {str(run.job_id) for run in lost if run.acks_late}

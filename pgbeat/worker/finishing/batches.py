@@ -171,7 +171,9 @@ def _take(task: Any, ending: BatchEnding) -> list[_Other]:
 
     def take(working: Joined) -> tuple[Job | None, list[_Other]]:
         lock_waits.limit_waiting(working.connection, _LOCK_PATIENCE)
-        own, jobs = batch_members.take(working.connection, attempt.job_id, most=size_of(task))
+        # It may be what killed the process.
+        most = 1 if task.request.get("x-delivery-count") else size_of(task)
+        own, jobs = batch_members.take(working.connection, attempt.job_id, most=most)
         others = [_other(task, job, attempt, ending) for job in jobs]
         running = [attempt, *(other.attempt for other in others)]
         for run in running:

@@ -342,3 +342,16 @@ def test_a_killed_worker_returns_all_members(site: Site, sql: Sql, killed: str) 
     ]
     lost = "SELECT lost, state, count(*) FROM pgbeat.executions GROUP BY 1, 2 ORDER BY 1"
     assert sql(lost) == [(False, "completed", 3), (True, "failed", 3)]
+
+
+def test_a_member_that_kills_its_process_fails_alone(site: Site, sql: Sql) -> None:
+    """The others run in halves until they are apart from it; it becomes a dead letter."""
+    settings = {"broker_transport_options": {"delivery_limit": 3}}
+    site.start("-P", "prefork", "-c", "1", TESTS_SETTINGS=json.dumps(settings))
+    calls = [site.delay("poison", number == 5) for number in range(8)]
+    until(lambda: all_ended(sql), 120, "all have ended")
+    states = sql("SELECT args ->> 0, state, count(*) FROM pgbeat.jobs GROUP BY 1, 2 ORDER BY 1")
+    assert states == [("false", "completed", 7), ("true", "failed", 1)]
+    killed = [batch for batch in site.batches() if calls[5].id in batch]
+    assert [len(batch) for batch in killed][-2:] == [1] * 2
+    assert len(killed) <= 6

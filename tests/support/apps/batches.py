@@ -1,6 +1,8 @@
 """An app whose tasks run in batches, with pgbeat's broker and result backend."""
 
+import json
 import os
+import signal
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from time import sleep
@@ -16,7 +18,11 @@ from tests.support.apps.files import is_first, note, wait_for
 URL = os.environ.get("TESTS_BROKER")
 
 app = Celery("batches", broker=URL, backend=URL)
-app.conf.update(result_expires=None, worker_prefetch_multiplier=1)
+app.conf.update(
+    result_expires=None,
+    worker_prefetch_multiplier=1,
+    **json.loads(os.environ.get("TESTS_SETTINGS", "{}")),
+)
 
 Members = Sequence[pgbeat.Member]
 
@@ -122,6 +128,18 @@ def held(members: Members) -> list[str]:
     if is_first("held"):
         wait_for("gate")
     return [member.id for member in members]
+
+
+@app.task(
+    shared=False,
+    name="batches.poison",
+    pgbeat={"batch": 8, "batch_after": "1 hour", "max_attempts": 1},
+)
+def poison(members: Members) -> None:
+    """Kills its process if a member's argument says so."""
+    _note(members)
+    if any(member.args[0] for member in members):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.task(shared=False, name="batches.books", pgbeat={"batch": 2, "batch_after": "1 hour"})
