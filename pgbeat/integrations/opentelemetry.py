@@ -39,12 +39,13 @@ from pgbeat.broker.publishing import carried, publisher
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.jobs.running.task_exceptions import Cancelled, Skip, Snooze
 from pgbeat.version import __version__
+from pgbeat.worker.finishing import batches
 
 logger = logging.getLogger("pgbeat.tracing")
 
 P = ParamSpec("P")
-#: Where an execution's span is, on a task's request.
-_SPAN = "_pgbeat_span"
+#: Where an execution's span is, on a task's request, and that of the run of its batch.
+_SPAN, _BATCH_SPAN = "_pgbeat_span", "_pgbeat_batch_span"
 _LOW = (1 << 64) - 1
 #: The headers of a trace's context, and who reads and writes them.
 _W3C, _HEADERS = TraceContextTextMapPropagator(), ("traceparent", "tracestate")
@@ -150,6 +151,7 @@ def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
     enqueuer.observers.append(_decided)
     publisher.observers.append(_publishing)
     carried.carriers.append(_carried)
+    batches.observers.append(_batched)
     log.contexts.append(_ids)
     for signal, receiver in _RECEIVERS:
         signal.connect(receiver, weak=False, dispatch_uid=f"pgbeat.tracing{receiver.__name__}")
@@ -163,6 +165,7 @@ def uninstrument() -> None:
         enqueuer.observers.remove(_decided)
         publisher.observers.remove(_publishing)
         carried.carriers.remove(_carried)
+        batches.observers.remove(_batched)
         log.contexts.remove(_ids)
     for signal, receiver in _RECEIVERS:
         signal.disconnect(receiver, dispatch_uid=f"pgbeat.tracing{receiver.__name__}")
@@ -307,9 +310,25 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
         context=above or tracing.below(task_id, "publish", name),
         kind=SpanKind.CONSUMER,
         attributes=attributes,
+        links=getattr(request, _BATCH_SPAN, ()),
     )
     token = context.attach(trace.set_span_in_context(span))
     setattr(request, _SPAN, _Running(span, token))
+
+
+@_quietly
+def _batched(requests: Sequence[dict[str, Any]]) -> None:
+    """Links the span of a batch's run, in which its function is called, with the other members.
+
+    Each of these has a span in its own trace when it ends.
+    """
+    tracing, run = _tracing, trace.get_current_span()
+    if tracing is None or not run.get_span_context().is_valid:
+        return
+    for request in requests:
+        above = _context_in(request) or tracing.below(request["id"], "publish", request["task"])
+        run.add_link(trace.get_current_span(above).get_span_context())
+        request[_BATCH_SPAN] = [trace.Link(run.get_span_context())]
 
 
 def _given_context(request: Any) -> context.Context | None:

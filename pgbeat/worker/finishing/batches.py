@@ -6,7 +6,7 @@ The message of one member comes as any task's. Its run takes along others that w
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import copy_context
+from contextvars import Context
 from datetime import UTC, datetime
 from functools import wraps
 from types import CoroutineType
@@ -36,6 +36,8 @@ from pgbeat.worker.reporting import ATTEMPT
 METADATA = "batch"
 #: Seconds that a batch waits for the row of its first member, if another transaction has it.
 _LOCK_PATIENCE = 10.0
+#: Each gets the requests of the members that a run takes along. Integrations add theirs.
+observers: list[Callable[[Sequence[dict[str, Any]]], None]] = []
 #: Marks a task's `run` that takes the arguments of one call.
 _PREPARED = "pgbeat_runs_batches"
 
@@ -85,6 +87,8 @@ def prepare(task: Any) -> None:
         ending = ending_of(request)
         taken = _take(task, ending) if isinstance(ending, BatchEnding) else []
         others = [other for other in taken if other.refusal is None]
+        for observe in observers:
+            observe([other.request for other in taken])
         first, *rest = _call(task, run, [own, *(other.member for other in others)])
         if isinstance(ending, BatchEnding):
             ending.has_completed = any(error is None for _, error in (first, *rest))
@@ -302,8 +306,9 @@ def _end(task: Any, other: _Other, value: Any, error: Exception | None) -> None:
     # Celery takes the first request of a task for the one that it traces.
     first = task.request_stack.pop()
     try:
-        # In a context of its own: what the first member sends is held back apart from this one's.
-        copy_context().run(
+        # In a context of its own: what the first member sends is held back apart from this one's,
+        # which is in another trace.
+        Context().run(
             trace_task, task, member.id, member.args, member.kwargs, request, app=task.app
         )
     finally:

@@ -45,7 +45,7 @@ out = open(os.environ["SPANS"], "a", buffering=1)
 provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(
     out=out, formatter=lambda span: span.to_json(indent=None) + "\\n")))
 pgbeat.tracing.instrument(provider)
-app = Celery("traced", broker=os.environ["TESTS_BROKER"])
+app = Celery("traced", broker=os.environ["TESTS_BROKER"], backend=os.environ["TESTS_BROKER"])
 app.conf.update(task_ignore_result=True, result_expires=None)
 
 @app.task(name="traced.add")
@@ -56,6 +56,11 @@ def add(x=1, y=2):
 @app.task(name="traced.in_lane", pgbeat={"lane": "one"})
 def in_lane():
     add.delay(5)
+
+@app.task(name="traced.batch", pgbeat={"batch": 2, "batch_after": "1 hour"})
+def batch(members):
+    with provider.get_tracer("app").start_as_current_span("inside"):
+        pass
 
 @app.task(name="traced.fail")
 def fail():
@@ -294,6 +299,35 @@ def test_what_a_request_sends_is_in_its_trace(
     assert {span["parent_id"] for span in published if span["name"] == "publish traced.add"} == {
         f"0x{request.get_span_context().span_id:016x}"
     }
+
+
+def test_members_of_a_batch_are_in_their_own_traces(
+    transport_workers: TransportWorkers, traced_app: Celery
+) -> None:
+    """The one in whose run the function is called is linked with the others, and they with it."""
+    provider = importlib.import_module("traced_app").provider
+    requests, members = {}, []
+    for number in range(2):
+        with provider.get_tracer("app").start_as_current_span(f"request {number}") as request:
+            members.append(traced_app.tasks["traced.batch"].delay().id)
+            requests[members[-1]] = request.get_span_context()
+    transport_workers.env["PGBEAT_URL"] = transport_workers.database
+    transport_workers.beat(app="traced_app")
+    transport_workers.worker("-P", "prefork", "-c", "1", "--without-mingle", app="traced_app")
+
+    def named(name: str) -> list[dict[str, Any]]:
+        return [span for span in written(transport_workers) if span["name"] == name]
+
+    until(lambda: len(named("run traced.batch")) == 2, 90, "spans")
+    for span in (runs := named("run traced.batch")):
+        request = requests[span["attributes"]["pgbeat.job.id"]]
+        assert span["context"]["trace_id"] == f"0x{request.trace_id:032x}"
+        assert span["parent_id"] == f"0x{request.span_id:016x}"
+    [inside] = named("inside")
+    [called] = [span for span in runs if span["context"]["span_id"] == inside["parent_id"]]
+    [other] = [span for span in runs if span is not called]
+    assert [link["context"]["span_id"] for link in called["links"]] == [other["parent_id"]]
+    assert [link["context"] for link in other["links"]] == [called["context"]]
 
 
 class Request:
