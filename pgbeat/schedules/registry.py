@@ -6,9 +6,10 @@ import psycopg
 from celery import Celery
 
 from pgbeat.broker.publishing.publisher import check_options
-from pgbeat.config import Settings
+from pgbeat.config import Settings, settings_of
 from pgbeat.database import connections
 from pgbeat.errors import ConditionError, InvalidSchedule, Problem, Problems
+from pgbeat.jobs.checks import sql_jobs
 from pgbeat.jobs.checks.task_checks import check_arguments, check_task
 from pgbeat.jobs.policy.templates import Template
 from pgbeat.jobs.running.task_exceptions import Skip
@@ -19,7 +20,8 @@ from pgbeat.schedules.model import Schedule
 def check(app: Celery, row: Schedule) -> None:
     """Raises `InvalidSchedule` unless the app can launch the schedule.
 
-    The app's modules must be imported. Arguments that a template adds to are not checked.
+    The app's modules must be imported. Of arguments that a template adds to, only a role for SQL is
+    checked.
     """
     launcher = find(row.launcher)
     where = {} if row.queue is None else {"queue": row.queue}
@@ -31,6 +33,8 @@ def check(app: Celery, row: Schedule) -> None:
     plain = launcher is GenericLauncher and not has_more
     if plain and task is not None and row.args is not None:
         check_arguments(app, task, row.args, row.kwargs)
+    elif has_more and task == sql_jobs.TASK:
+        sql_jobs.check_part(settings_of(app), row.args or (), row.kwargs or {})
 
 
 def completed(row: Schedule, template: Template) -> Schedule:

@@ -33,8 +33,9 @@ class WorkerReporter:
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
-        version = settings_of(worker.app).version
-        self._versions = {"app": version, **_VERSIONS} if version else _VERSIONS
+        settings = settings_of(worker.app)
+        more = {"app": settings.version, "sql_roles": ", ".join(settings.sql_roles)}
+        self._versions = {**{name: value for name, value in more.items() if value}, **_VERSIONS}
         self._before: tuple[float, float] | None = None
 
     def __call__(self) -> WorkerReport:

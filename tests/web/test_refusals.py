@@ -108,6 +108,17 @@ CASES: dict[str, list[Case]] = {
         Case({"retry_base": 100, "retry_cap": 99}, "retry_cap", "out_of_range"),
         Case({"retry_factor": 0.5}, "retry_factor", "out_of_range"),
         Case({"starts_at": "tomorrow"}, "starts_at"),
+        Case({**STATEMENT, "kwargs": {"role": "postgres"}}, "kwargs.role", "unknown"),
+        Case(
+            {
+                "task": "pgbeat.sql",
+                "kwargs": {"role": "postgres"},
+                "job_policy": {"template": "there"},
+            },
+            "kwargs.role",
+            "unknown",
+            "api",
+        ),
         Case({"grace": "soon"}, "grace"),
         Case({"calendar": "nope"}, "calendar", "unknown"),
         Case({"job_policy": {"lane": 5}}, "job_policy.lane", faces="api"),
@@ -172,6 +183,9 @@ CASES: dict[str, list[Case]] = {
         Case({"job_policy": {"resources": {"gpu": -1}}}, "job_policy.resources"),
         Case({"description": "\0"}, "description"),
         Case({"kwargs": {"x": "\0"}}, "", "invalid", "api page"),
+        Case({**STATEMENT, "kwargs": {"role": "postgres"}}, "kwargs.role", "unknown"),
+        Case({**STATEMENT, "args": ["SELECT 1", "postgres"]}, "kwargs.role", "unknown"),
+        Case({**STATEMENT, "kwargs": {"timeout": "1 hour"}}, "kwargs.timeout", "out_of_range"),
     ],
     "lane": [
         Case({"max_running": -1}, "max_running", "out_of_range"),

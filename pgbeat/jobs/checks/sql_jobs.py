@@ -1,5 +1,6 @@
 """Checks jobs of the task `pgbeat.sql`: a statement, and the role that runs it."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pgbeat.config import Settings
@@ -31,6 +32,18 @@ def read(
         message = f"statement must be a statement in SQL, got {statement!r:.200}"
         raise InvalidSchedule.of("kwargs.statement", "malformed", message)
     return SqlCall(statement, _role(settings, role), _seconds(settings, timeout))
+
+
+def check_part(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises `InvalidSchedule` for a role or a timeout that the settings don't allow.
+
+    Takes a part of a job's arguments: what a template has, or what is added to one.
+    """
+    given = dict(zip(("statement", "role", "timeout"), args, strict=False)) | dict(kwargs)
+    role = given.get("role")
+    if role is not None or not settings.sql_roles:
+        _role(settings, role)
+    _seconds(settings, given.get("timeout"))
 
 
 def _role(settings: Settings, role: object) -> str:

@@ -97,7 +97,7 @@ class WorkerReport(NamedTuple):
     """A worker's regular report on itself."""
 
     host: str
-    #: Of pgbeat, Celery and Python, and of the app, if it has one.
+    #: Of pgbeat, Celery and Python, and of the app, if it has one; and the roles of `pgbeat.sql`.
     versions: dict[str, str]
     #: That it consumes from.
     queues: list[str]

@@ -11,10 +11,12 @@ from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.json_values import unreadable
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.config import settings_of
 from pgbeat.database.named_rows import missing
 from pgbeat.database.tables import schedules
 from pgbeat.database.tables import templates as table
 from pgbeat.errors import AlreadyExists, InvalidJob, Problem, Problems
+from pgbeat.jobs.checks import sql_jobs
 from pgbeat.jobs.checks.task_checks import check_task
 from pgbeat.jobs.checks.user_limits import require_call
 from pgbeat.jobs.lanes import model as lanes
@@ -97,7 +99,7 @@ def _check(unit: UnitOfWork, name: str, values: Mapping[str, Any]) -> None:
 
 
 def check_call(app: "Celery | None", values: Mapping[str, Any], actor: Actor | None = None) -> None:
-    """Checks a template's task and publish options against the app, if there is one.
+    """Checks a template's task, publish options and role for SQL against the app, if there is one.
 
     Raises `InvalidSchedule` or `UnknownTask`, and `Forbidden` if the actor may not run the task:
     before that, since not everybody may know which tasks exist.
@@ -108,6 +110,8 @@ def check_call(app: "Celery | None", values: Mapping[str, Any], actor: Actor | N
         require_call(actor, values["task"], values["options"])
     if app is not None:
         check_task(app, values["task"])
+        if values["task"] == sql_jobs.TASK:
+            sql_jobs.check_part(settings_of(app), values["args"], values["kwargs"])
 
 
 def remove(unit: UnitOfWork, name: str) -> None:

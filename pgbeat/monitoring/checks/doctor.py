@@ -19,6 +19,7 @@ from pgbeat.monitoring.checks import (
     periods,
     policies,
     server_checks,
+    sql_roles,
     task_coverage,
 )
 from pgbeat.monitoring.checks.server_checks import Check
@@ -63,6 +64,8 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
                 yield _jobs(connection, settings)
                 yield from _stale(connection, settings)
                 yield from _workers(connection, settings)
+                if check := sql_roles.check(connection, settings.namespace):
+                    yield check
                 if number := tasks.untracked(connection, settings.namespace):
                     yield _untracked(number, app)
                 if failing := check_ins.check(connection, settings.namespace):

@@ -5,6 +5,7 @@ import socket
 import psycopg
 import pytest
 from celery import Celery
+from psycopg.types.json import Jsonb
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool, StaticPool
 
@@ -18,7 +19,7 @@ from tests.support.broker_sessions import Sessions, put, queue_id
 from tests.support.command_line import Sql, read, run, run_with
 from tests.support.databases import Role, broker_url
 from tests.support.partitions import make_partitions
-from tests.support.rows import make_job, make_lane, make_schedule
+from tests.support.rows import make_job, make_lane, make_schedule, make_template
 from tests.support.schedulers import Beat
 
 #: What is looked at where all is there, in its order.
@@ -264,6 +265,34 @@ def test_workers_that_died(database: str, sql: Sql) -> None:
     assert checked(database)["tasks"].result == "unknown"
     sql("UPDATE pgbeat.workers SET tasks = '{tests.add}'")
     assert checked(database)["tasks"].result == "ok"
+
+
+def test_roles_for_sql_that_no_worker_allows(database: str, sql: Sql) -> None:
+    """Of schedules, as their templates complete them, and of templates."""
+    assert "SQL roles" not in checked(database)
+    make_schedule(sql, "any", task="pgbeat.sql", args=Jsonb(["SELECT 1"]))
+    make_schedule(sql, "billing", task="pgbeat.sql", kwargs={"role": "billing"})
+    make_template(sql, "old", task="pgbeat.sql", args=Jsonb(["SELECT 1", "dropped"]))
+    make_template(sql, "open", task="pgbeat.sql")
+    make_schedule(sql, "of-old", task="pgbeat.sql", job_policy={"template": "old"})
+    assert "SQL roles" not in checked(database)
+    worker = "INSERT INTO pgbeat.workers (name, pid, alive_until) VALUES (%s, 1, 'infinity')"
+    sql(worker, "w1")
+    assert checked(database)["SQL roles"].result == "unknown"
+    report = "UPDATE pgbeat.workers SET versions = %s"
+    sql(report, Jsonb({"sql_roles": "reports, billing"}))
+    found = checked(database)["SQL roles"]
+    assert (found.result, found.detail) == (
+        "warn",
+        "schedule 'any' names no role; schedule 'of-old' names role 'dropped'; template 'old' "
+        "names role 'dropped'; living workers allow billing, reports",
+    )
+    sql(report, Jsonb({"pgbeat": "1"}))
+    assert checked(database)["SQL roles"].detail.endswith("living workers allow none")
+    sql("DELETE FROM pgbeat.schedules WHERE name <> 'any'")
+    sql("DELETE FROM pgbeat.templates")
+    sql(report, Jsonb({"sql_roles": "reports"}))
+    assert checked(database)["SQL roles"].result == "ok"
 
 
 def test_schedules_that_no_beat_has_planned(database: str, sql: Sql) -> None:

@@ -30,7 +30,7 @@ class FoundWorker(BaseModel):
     concurrency: int | None = Field(description="How many executions it runs at once.")
     queues: list[str] | None = Field(description="That it consumes from.")
     versions: dict[str, str] | None = Field(
-        description="Of pgbeat, celery, python, and of the app, if it has one."
+        description="Of pgbeat, celery, python and the app, if it has one; roles of `pgbeat.sql`."
     )
     memory_mb: float | None = Field(description="Resident, of all of its processes.")
     cpu: float | None = Field(description="Cores in use, on average.", examples=[0.8])
