@@ -36,7 +36,7 @@ from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.jobs.running.untracked_tasks import Tally
 from pgbeat.suggest import nearest_task
 from pgbeat.webhooks import tasks
-from pgbeat.worker import undecodable
+from pgbeat.worker import revocations, undecodable
 from pgbeat.worker.finishing import attempt_ends
 from pgbeat.worker.recording import attempts, process_recorder, shared_notes
 from pgbeat.worker.recording.attempts import Attempt, Memory
@@ -142,6 +142,7 @@ def set_up(worker: Any) -> None:
     process_recorder.use(_tracked.recorder)
     shared_notes.share(_tracked.name if _tracked.is_prefork else None)
     message_ends.accept_as(_tracked.id)
+    revocations.follow(app, _end_member)
     for signal, receiver in _RECEIVERS:
         signal.connect(receiver, weak=False)
     if settings.track != "all":
@@ -322,11 +323,9 @@ def _wait_for_room(sender: Any, request: Any, **kwargs: Any) -> None:
 
 def _count_untracked(request: Any, **kwargs: Any) -> None:
     """Counts a task that is no job."""
-    tracked = _tracked
-    if tracked is not None and not (
-        request.request_dict.get(JOB_HEADER) or request.name.startswith(_INTERNAL)
-    ):
-        tracked.untracked.count(request.name)
+    is_job = request.request_dict.get(JOB_HEADER)
+    if _tracked is not None and not (is_job or request.name.startswith(_INTERNAL)):
+        _tracked.untracked.count(request.name)
 
 
 def _revoke(
@@ -338,6 +337,11 @@ def _revoke(
         return
     reason = "terminated" if terminated else "expired" if expired else "revoked"
     _report(str(request.id), "cancelled", reason, began=terminated)
+
+
+def _end_member(task_id: str) -> None:
+    """Reports the end of a revoked task that is a member of a batch, if it waits."""
+    _report(task_id, "cancelled", "revoked", began=False, is_answered=False, is_member=True)
 
 
 def _refuse(message: Any, exc: Any, **kwargs: Any) -> None:

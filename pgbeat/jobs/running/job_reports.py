@@ -35,6 +35,8 @@ class JobReport(NamedTuple):
     is_unknown: bool = False
     #: Whether the worker has ended its result.
     is_answered: bool = True
+    #: Whether it ends only if it is a member that waits for its batch.
+    is_member: bool = False
 
 
 _LAST = text(sql.load("job_reports.sql", "last"))
@@ -53,12 +55,16 @@ def record(connection: Connection, worker: int, reports: Sequence[JobReport]) ->
     for report in reports:
         if report.job_id not in known:
             continue
-        execution_id, is_running, is_dispatched = known[report.job_id]
+        execution_id, is_running, is_dispatched, is_member = known[report.job_id]
+        if report.is_member and not is_member:
+            continue
         if is_running or (execution_id is None and report.began):
             execution = _execution(report, worker, execution_id)
             gone = executions.record(connection, [execution])
-            known[report.job_id] = [execution.id, False, is_dispatched]
-        elif is_dispatched:  # a snoozed job is not, and has nothing to do with what died since
+            known[report.job_id] = [execution.id, False, is_dispatched, False]
+        elif (
+            is_dispatched or report.is_member
+        ):  # a snoozed job is not, and has nothing to do with what died since
             is_final = report.is_unknown and not _may_be_known(connection, report.job_id)
             gone = endings.end(
                 connection,

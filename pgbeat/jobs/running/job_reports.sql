@@ -1,6 +1,9 @@
--- Each existing job, with its execution that this worker runs or has just ended.
+-- Each existing job, with its execution that this worker runs or has just ended, and whether it waits
+-- for its batch.
 -- name: last
-SELECT j.id, e.id, coalesce(e.state = 'running', false), j.dispatched_at IS NOT NULL
+SELECT j.id, e.id, coalesce(e.state = 'running', false), j.dispatched_at IS NOT NULL,
+       coalesce(j.dispatched_at IS NULL AND j.state IN ('pending', 'scheduled')
+                AND j.message ? 'batch', false)
   FROM pgbeat.jobs j LEFT JOIN LATERAL (
            SELECT id, state FROM pgbeat.executions
             WHERE job_id = j.id AND worker_id = :worker

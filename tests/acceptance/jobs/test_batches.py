@@ -242,11 +242,16 @@ def test_bodies_of_chords_and_links_run_in_batches(site: Site, sql: Sql) -> None
     until(lambda: all_ended(sql), 30, "all have ended")
 
 
-def test_a_member_is_cancelled_while_it_waits(site: Site, sql: Sql) -> None:
-    """Whoever waits for it learns that; the batch fills with others."""
+@pytest.mark.parametrize("how", ["cancelled", "revoked"])
+def test_a_member_is_cancelled_while_it_waits(site: Site, sql: Sql, how: str) -> None:
+    """Or revoked by Celery. Whoever waits for it learns that; the batch fills with others."""
     site.start("-P", "prefork", "-c", "1")
-    first, *others = [site.delay("many", number) for number in range(3)]
-    assert run_with(site.client, "jobs", "cancel", first.id).exit_code == 0
+    other, first, last = [site.delay("many", number) for number in range(3)]
+    others = [other, last]
+    if how == "revoked":
+        first.revoke()
+    else:
+        assert run_with(site.client, "jobs", "cancel", first.id).exit_code == 0
     until(lambda: first.state == "REVOKED", 30, "the caller knows")
     others += [site.delay("many", number) for number in (3, 4)]
     assert [call.get(timeout=30) for call in others] == [None] * 4
