@@ -55,7 +55,7 @@ TEMPLATES = [
 STATIC_URL = "static/"
 CELERY_PGBEAT_WEB_URL = "http://testserver/pgbeat"
 DATABASES = {
-    "default": _entry(),
+    "default": _entry(CONN_MAX_AGE=int(os.environ.get("SHOP_MAX_AGE", "0"))),
     # Another database: what is open there has nothing to do with pgbeat's.
     "other": _entry(NAME="other", TEST={"NAME": f"test_other_{_parts.get('dbname')}"}),
 }

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,14 @@ def test_the_broker_is_the_projects_database_unless_a_setting_says_otherwise(dat
 
 
 def test_celerys_command_takes_the_projects_database_too(database: str) -> None:
-    done = Shop(database).run("-m", "celery", "-A", PROJECT, "pgbeat", "list", "--json")
-    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done
+    pgbeat = partial(Shop(database).run, "-m", "celery", "-A", PROJECT, "pgbeat")
+    ship = (f"{PROJECT}.shop.tasks.ship", "--args", "[7]")
+    added = pgbeat("add", "s", "--task", *ship, "--every", "1h")
+    assert (added.returncode, added.stderr) == (0, "")
+    assert pgbeat("trigger", "s").stdout.startswith("launched: job ")
+    assert pgbeat("jobs", "run", *ship).returncode == 0
+    mistyped = pgbeat("update", "s", "--task", f"{PROJECT}.shop.tasks.shi")
+    assert f"did you mean '{ship[0]}'?" in mistyped.stderr
 
 
 WITHOUT_NAMESPACE = [*(f"PGBEAT_{each.name}".upper() for each in fields(Settings)), "PGBEAT_TRAK"]
