@@ -192,21 +192,3 @@ def test_a_worker_waits_for_a_schema_that_is_too_old(versions: Versions) -> None
     versions.migrate_by(after)
     worker.says(" ready.", 60)
     versions.expect_recorded(versions.launch("where", count=4), after)
-
-
-@pytest.mark.slow
-def test_a_newer_schema_that_took_something_away_refuses_the_program(versions: Versions) -> None:
-    """Its workers wait, its beats end."""
-    before, after = versions.version("before"), versions.version("next")
-    releases.this_version(before)
-    newer = f"{int(migrate.newest()) + 1:04}"
-    contract = f"UPDATE pgbeat.migrations SET oldest_program = '{newer}'"
-    assert releases.next_version(after, contract) == newer
-    versions.migrate_by(after)
-    sentence = f"is {newer}, which admits programs from {newer} on"
-    versions.worker_of(before).says(sentence, 60)
-    beat = versions.beat_of(before)
-    assert beat.wait(60) == 1
-    assert sentence in beat.output
-    versions.worker_of(after).says(" ready.", 60)
-    versions.expect_recorded(versions.launch("where", count=4), after)

@@ -93,25 +93,6 @@ def test_killed_at_each_step(
 
 
 @pytest.mark.slow
-def test_launched_tasks_run_once(transport_workers: TransportWorkers, sql: Sql) -> None:
-    """Beats are killed while workers, which poll once in ten minutes, run tasks."""
-    for n in range(5):
-        schedule(sql, f"s{n}", every="200 milliseconds")
-    workers = [transport_workers.begin("-c", "2"), transport_workers.begin("-P", "solo")]
-    transport_workers.await_ready(*workers)
-    for n in range(1, 4):
-        beat = transport_workers.beat(app="tests.support.apps.journal")
-        until(lambda n=n: len(transport_workers.journal()) > n * 40)  # type: ignore[misc]
-        if n < 3:
-            beat.kill_group()
-    stop(beat)
-    transport_workers.await_empty()
-    assert sorted(e.id for e in transport_workers.journal()) == launched(sql)
-    assert not message_ids(sql)
-    stop(*workers)
-
-
-@pytest.mark.slow
 def test_launches_with_an_eta_and_to_a_topic(transport_workers: TransportWorkers, sql: Sql) -> None:
     """What matches the bindings of two queues goes to both."""
     with Connection(transport_url(transport_workers.database)) as connection:

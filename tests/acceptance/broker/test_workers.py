@@ -7,7 +7,6 @@ from typing import Any
 import psutil
 import pytest
 from celery import chain, chord, group
-from kombu import Queue
 
 from tests.support.processes import Process, until
 from tests.support.threads import repeating
@@ -197,26 +196,6 @@ def run_some(transport_workers: TransportWorkers) -> None:
 def memory(worker: Process) -> int:
     """What the worker's main process has resident, in bytes."""
     return int(psutil.Process(worker.pid).memory_info().rss)
-
-
-@pytest.mark.slow
-def test_priorities(transport_workers: TransportWorkers) -> None:
-    """The higher the sooner, equal ones as they came; a queue's highest is the highest."""
-    with transport_workers.app.connection_for_write() as connection:
-        Queue("limited", max_priority=5)(connection.default_channel).declare()
-    start(transport_workers, "prefork", 1, worker_prefetch_multiplier=1)
-    remote(transport_workers, "w0@tests")[0].add_consumer(
-        "limited", reply=True, timeout=15, limit=1
-    )
-    expected = {"celery": [9, 9, 7, 5, 3, 1, 0, None], "limited": [7, 9, 5, 9, 3, 1, 0, None]}
-    for queue, order in expected.items():
-        begun = len(transport_workers.journal(task="note"))
-        transport_workers.await_started([transport_workers.send("late", queue)])
-        for priority in (0, 7, 3, 9, None, 5, 1, 9):
-            transport_workers.send("note", priority, priority=priority, queue=queue)
-        transport_workers.open(queue)
-        until(lambda: not transport_workers.ids())
-        assert [e.value for e in transport_workers.journal(task="note")][begun:] == order
 
 
 # -- remote control -----------------------------------------------------------------------------

@@ -169,16 +169,8 @@ def test_a_queue_that_somebody_holds(database: str, monkeypatch: pytest.MonkeyPa
     assert said == "another session is changing that; try again"
 
 
-def test_commands_of_commands(database: str) -> None:
-    assert refused(run(database, "queues", "pasue", "x")) == (
-        "there is no command 'pasue'; did you mean 'pause'?"
-    )
-    assert "--help" in refused(run(database, "dead", "frobnicate"))
-    assert refused(run(None, "queues", "pause", "x", "--url", "y")).endswith(
-        "program --url … queues pause"
-    )
+def test_options_of_the_list_are_not_a_commands(database: str) -> None:
     assert "--all and --json" in refused(run(database, "queues", "--json", "pause", "celery"))
-    assert "requeue" in run(database, "dead").stdout
 
 
 def test_dead_letters(database: str, die: Publish, sql: Sql) -> None:

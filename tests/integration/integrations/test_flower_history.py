@@ -1,6 +1,5 @@
 """Flower's tasks from the history: the events that executions were, and which Flower lacks."""
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -15,9 +14,7 @@ from pgbeat.access.redaction import MASK, Redactor
 from pgbeat.integrations.flower_history import TaskEvents, histories
 from pgbeat.jobs.running import executions
 from tests.support.command_line import Sql
-from tests.support.processes import until
 from tests.support.rows import ago, make_execution, make_job
-from tests.support.tcp_proxy import Proxy
 
 NOBODY = Redactor(Actor("program:tests"), {}, {})
 
@@ -202,29 +199,6 @@ def test_what_comes_live_is_masked_as_well(flower: TaskEvents) -> None:
     flower._see(live("failed", unknown, 2.0, exception="ValueError('4111')", traceback="4111"))
     assert "4111" not in str([task.as_dict() for task in flower.state.tasks.values()])
     assert flower.state.tasks[unknown].exception == f"ValueError: {MASK}"
-
-
-def test_a_database_that_is_away_is_read_later(
-    database: str, sql: Sql, app: Celery, loop: IOLoop, caplog: pytest.LogCaptureFixture
-) -> None:
-    job, proxy = ran(sql, "completed"), Proxy(database)
-    proxy.cut()
-    app.conf.pgbeat_url = proxy.dsn + "&connect_timeout=2"
-    flower = TaskEvents(app, io_loop=loop, max_tasks_in_memory=3)
-    threading.Thread(target=flower._follow, args=(NOBODY,), daemon=True).start()
-    flower.connected.set()
-    until(lambda: "can't read pgbeat's history yet" in caplog.text)
-    assert not flower.state.tasks
-    proxy.mend()
-    runner = threading.Thread(target=loop.start)
-    runner.start()
-    try:
-        until(lambda: job in flower.state.tasks.data)
-    finally:
-        loop.add_callback(loop.stop)
-        runner.join()
-        proxy.close()
-    assert flower.state.tasks[job].state == "SUCCESS"
 
 
 def test_a_flower_without_pgbeat_s_settings_starts(

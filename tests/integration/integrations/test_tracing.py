@@ -29,6 +29,7 @@ from pgbeat.integrations import opentelemetry as tracing
 from pgbeat.log import JsonFormatter
 from tests.support.command_line import Sql
 from tests.support.processes import until
+from tests.support.rows import make_schedule
 from tests.support.transport_workers import TransportWorkers
 
 #: An app whose workers write their spans to a file, a line each.
@@ -122,10 +123,7 @@ def test_lines_of_the_log_in_json_have_the_trace(traced: Traced) -> None:
 
 
 def test_a_tick_and_what_it_publishes_are_one_trace(traced: Traced, beat: Any, sql: Sql) -> None:
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('s', 'tests.add', '1 hour', now())"
-    )
+    make_schedule(sql, due="0")
     assert beat().run_due() == 1
     [(job,)] = sql("SELECT id FROM pgbeat.jobs")
     tick, publish = traced.named("tick s"), traced.named("publish tests.add")
@@ -139,11 +137,8 @@ def test_a_tick_and_what_it_publishes_are_one_trace(traced: Traced, beat: Any, s
 
 
 def test_a_failed_tick_has_a_span_and_a_skip_has_none(traced: Traced, beat: Any, sql: Sql) -> None:
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run, condition_sql) VALUES "
-        "('no', 'tests.add', '1 hour', now(), 'SELECT false'), "
-        "('bad', 'tests.add', '1 hour', now(), 'SELECT 1 / 0')"
-    )
+    make_schedule(sql, "no", due="0", condition_sql="SELECT false")
+    make_schedule(sql, "bad", due="0", condition_sql="SELECT 1 / 0")
     assert beat().run_due() == 2
     assert [span.name for span in traced.spans] == ["tick bad"]
     assert not traced.spans[0].status.is_ok
@@ -164,10 +159,7 @@ def test_messages_are_cut_from_templates_all_the_same(
 
 
 def test_what_a_commit_refused_has_no_tick(traced: Traced, beat: Any, sql: Sql) -> None:
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('s', 'tests.nobody', '1 hour', now())"
-    )
+    make_schedule(sql, due="0", task="tests.nobody")
     assert beat().run_due() == 1
     tick = traced.named("tick s")
     assert not tick.status.is_ok and ids(tick)[0]

@@ -17,7 +17,7 @@ from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.flow.dispatch import dispatch_in_transaction, dispatch_lane
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.lanes import occupancy, rates, reservations, slots
+from pgbeat.jobs.lanes import occupancy, reservations
 from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work, concurrency_policy
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.states import endings
@@ -739,47 +739,3 @@ def test_occupancy_says_who_has_slots_and_why_the_others_wait(lane_jobs: Lanes) 
     lane = lanes.get(lane_jobs.connection, "l", namespace="default")
     reasons = {each.reason for each in occupancy.line(lane_jobs.connection, lane)}
     assert reasons == {"the lane is paused"}
-
-
-# -- at scale
-
-
-def test_no_statement_of_an_allotment_reads_the_whole_table(lane_jobs: Lanes) -> None:
-    lane_jobs.lane(max_running=2)
-    lane_jobs.lane("rated", rate_limit=5, rate_period=timedelta(hours=1))
-    lane_jobs.lane("policed", policy="tags", options='{"heavy": 1}')
-    lane_jobs.sql(
-        """
-        INSERT INTO pgbeat.jobs (id, task, args, kwargs, job_source, created_by, is_system_job,
-               lane, state, dispatched_at, started_at, finished_at, priority)
-        SELECT gen_random_uuid(), 'tests.add', '[]', '{}', 'user_cli', 'user:me', false,
-               (ARRAY['l', 'rated', 'policed'])[1 + n % CASE WHEN is_done THEN 3 ELSE 40 END],
-               CASE WHEN is_done THEN 'completed' ELSE 'pending' END,
-               CASE WHEN is_done THEN now() - interval '1 day' END,
-               CASE WHEN is_done THEN now() END, CASE WHEN is_done THEN now() END, n % 3
-          FROM (SELECT n, n <= 8000 AS is_done FROM generate_series(1, 24000) n) AS numbered
-        """
-    )
-    lane_jobs.sql("ANALYZE pgbeat.jobs")
-    reads = (
-        "SELECT sum(seq_scan) FROM pg_stat_xact_user_tables "
-        "WHERE relname IN ('unfinished_jobs', 'ended_jobs_to_come')"
-    )
-    with connected(lane_jobs.database) as own, connections.transaction(own):
-        for lane, count in (("l", 2), ("rated", 5), ("policed", 200)):
-            row = lanes.lock(own, "default", lane)
-            assert row is not None
-            assert lanes.has_waiting(own, "default", lane)
-            if lane == "l":
-                taken = slots.take_first(own, "default", lane, slots=2, limit=200)
-            else:
-                slots.limiter(own, row)
-                found = slots.waiting_jobs(own, row, limit=count).jobs
-                taken = slots.take(own, [job.work.id for job in found])
-                if lane == "rated":
-                    rates.retry_in(own, row, {None: 1})
-            assert len(taken) == count
-        assert lanes.to_dispatch(own, "default") == ["l", "policed", "rated"]
-        assert own.exec_driver_sql(reads).scalar_one() == 0
-        own.exec_driver_sql("SELECT count(*) FROM pgbeat.jobs WHERE error = 'none'")
-        assert own.exec_driver_sql(reads).scalar_one() > 0  # it would have been seen

@@ -358,21 +358,6 @@ def test_a_killed_process_loses_its_claims(connect: Connect, child: Child, sql: 
     assert sql("SELECT count(*) FROM pgbeat.consumers") == [(1,)]
 
 
-@pytest.mark.slow
-def test_a_stopped_process_keeps_its_claims(connect: Connect, child: Child, sql: Sql) -> None:
-    """It neither drains nor answers: stopped in the midst of a long task."""
-    child.do("inbox = Inbox(kombu.Connection(url), 'q', prefetch=5)", url=transport_url_of(connect))
-    publish(connect(), "q", 1)
-    child.do("len(inbox.get())")
-    other = Inbox(connect(), "q")
-    child.start("os.kill(os.getpid(), signal.SIGSTOP)")
-    looks = sql("SELECT count(*) FROM pgbeat.consumers")
-    with pytest.raises(TimeoutError):
-        other.connection.drain_events(timeout=2.5)  # three looks at who is dead
-    assert looks == [(2,)]
-    assert count(sql, "claimed_by IS NOT NULL") == 1
-
-
 # -- expired and delayed --------------------------------------------------------------------------
 
 

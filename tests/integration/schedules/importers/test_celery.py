@@ -261,12 +261,3 @@ def test_the_apps_file_is_the_default(app: Celery, path: Path) -> None:
     result = run_with(app, "import", "celery", "--dry-run")
     assert result.stdout.startswith(f"1 schedule of Celery in {path}.\n")
     assert "Would carry the last run over to 1 schedule:" in result.stdout
-
-
-def test_dry_run_writes_nothing(database: str, path: Path, sql: Sql) -> None:
-    where = beaten(app_with({"a": entry(30), "b/c": entry(crontab())}), path)
-    result = run(database, "import", "celery", "--from", where, "--dry-run")
-    assert "Would add 2 schedules:" in result.stdout
-    assert "its name was 'b/c'" in result.stdout
-    assert read(database, "import", "celery", "--from", where, "--dry-run")["dry_run"] is True
-    assert sql("SELECT * FROM pgbeat.schedules") == []

@@ -166,10 +166,3 @@ def test_namespaces_are_apart(connection: Connection) -> None:
     [step] = move(connection, arrival())
     assert step.action is Action.ADD
     assert len(schedules.listing(connection, namespace="other")) == 1
-
-
-def test_the_databases_answer_is_quick_for_many(connection: Connection) -> None:
-    ran = connections.now(connection)
-    found = [arrival(f"s{number}", last_run=ran) for number in range(2000)]
-    assert len(move(connection, *found)) == 2000
-    assert {step.action for step in move(connection, *found)} == {Action.NOTHING}

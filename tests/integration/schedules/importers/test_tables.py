@@ -246,6 +246,7 @@ def test_each_task_becomes_a_row(database: str, django: Django) -> None:
     command = ("import", "django-celery-beat", "--from", django.url)
     result = run(database, *command)
     assert "Added 7 schedules:" in result.stdout
+    assert "its name was 'shop/off'" in result.stdout
     rows = {row["name"]: row for row in read(database, "list")}
     assert [row["description"] for row in rows.values() if row["description"]] == ["for a day"]
     assert "it is Celery's own; pgbeat's beat makes it if" in result.stdout
