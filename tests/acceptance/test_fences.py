@@ -41,7 +41,6 @@ def primary() -> Iterator[TemporaryServer]:
 
 
 def shop(server: TemporaryServer) -> str:
-    """The DSN of the shop's database."""
     return in_database(server.dsn, "shop")
 
 

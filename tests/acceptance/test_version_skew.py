@@ -51,7 +51,6 @@ class Versions(TrackedWorkers):
         return process
 
     def celery_of(self, version: Path, *arguments: str) -> Process:
-        """Starts `celery -A any_version …` of that version."""
         return self.run_in(version, "-m", "celery", "-A", "any_version", *arguments, "-l", "INFO")
 
     def worker_of(self, version: Path) -> Process:

@@ -286,7 +286,6 @@ class Load:
                     getattr(control, verb)(unit, job_id, **more)
 
     def release_all(self) -> None:
-        """Resumes every job that is paused."""
         for (job_id,) in self.site.sql("SELECT id::text FROM pgbeat.jobs WHERE state = 'paused'"):
             with suppress(PgbeatError):
                 self.verb("resume", job_id)

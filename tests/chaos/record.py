@@ -85,7 +85,6 @@ class Promised:
     refused: dict[str, int] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Writes it into the folder."""
         text = json.dumps(asdict(self), default=lambda each: sorted(each))
         (folder / "promised.json").write_text(text)
 
@@ -160,6 +159,5 @@ class Record:
 
 
 def note(folder: Path, name: str, line: dict[str, Any]) -> None:
-    """Appends a line to one of the folder's files."""
     with (folder / name).open("a") as file:
         file.write(json.dumps(line) + "\n")

@@ -305,7 +305,6 @@ def filled(connection: Connection) -> Iterator[str]:
 
 
 def nodes(explained: Any) -> list[dict[str, Any]]:
-    """Returns the nodes of an explained plan."""
     (found,) = explained
     tops = json.loads(found) if isinstance(found, str) else found
     waiting, seen = [top["Plan"] for top in tops], []

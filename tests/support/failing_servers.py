@@ -188,7 +188,6 @@ def promote(standby: TemporaryServer) -> None:
 
 
 def data_folder(server: TemporaryServer) -> str:
-    """Returns the folder of a running server's data."""
     with psycopg.connect(server.dsn) as connection:
         [path] = connection.execute("SHOW data_directory").fetchone() or [""]
     return str(path)

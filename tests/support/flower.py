@@ -131,7 +131,6 @@ class Flower:
 
     @property
     def states(self) -> dict[str, str]:
-        """Returns the tasks' states by id."""
         return {task_id: task["state"] for task_id, task in self.tasks.items()}
 
 

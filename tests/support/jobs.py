@@ -207,11 +207,9 @@ class JobRunner:
         return submit("tests.add", app=self.job_control.app, **{"max_attempts": 1} | options)
 
     def group(self, members: Any, **options: Any) -> SubmittedGroup:
-        """Submits a group."""
         return submit_group(members, app=self.job_control.app, **options)
 
     def now(self, job: Job) -> Job:
-        """Returns the job as it is now."""
         return self.job_control.job(job)
 
     def messages(self) -> list[str]:

@@ -57,7 +57,6 @@ def terminate_others(sql: Sql) -> None:
 
 
 def others(sql: Sql) -> list[str]:
-    """Returns the names of the other sessions in the test's database."""
     return [
         name
         for (name,) in sql(

@@ -9,7 +9,6 @@ from pgbeat.errors import PgbeatError
 
 
 def problems(error: PgbeatError) -> list[tuple[str, str]]:
-    """Returns the field and the code of each problem."""
     return [(each.field, each.code) for each in error.problems]
 
 

@@ -31,12 +31,10 @@ def read(text: bytes) -> Sample:
 
 
 def scraped(connection: Connection, settings: Settings) -> Sample:
-    """Returns the samples of a scrape."""
     return read(prometheus.render(connection, settings, has_broker=True)[0])
 
 
 def value(found: Sample, name: str, **labels: str) -> float | None:
-    """Returns the value of a sample, if there is one."""
     return found.get((name, tuple(sorted(labels.items()))))
 
 
@@ -65,7 +63,6 @@ def tick(
 
 
 def ticks(found: Sample) -> dict[str, float]:
-    """Returns the counters of ticks by schedule."""
     return {
         dict(labels)["schedule"]: number
         for (name, labels), number in found.items()

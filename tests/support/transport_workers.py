@@ -15,7 +15,6 @@ POOLS = ("prefork", "solo", "threads", "gevent", "eventlet")
 
 
 def transport_url(dsn: str) -> str:
-    """Returns the DSN as a broker on pgbeat's transport."""
     return f"pgbeat+{dsn}"
 
 

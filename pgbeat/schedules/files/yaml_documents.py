@@ -116,7 +116,6 @@ class _Tree:
         self._anchors: dict[str, DocumentNode | None] = {}
 
     def documents(self, most: int | None) -> Iterator[DocumentNode]:
-        """Yields the documents."""
         self._parser.get_event()  # the stream's start
         for count in itertools.count():
             event = self._parser.get_event()

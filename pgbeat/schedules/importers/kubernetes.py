@@ -106,7 +106,6 @@ def _only_container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _items(value: Any) -> list[Mapping[str, Any]]:
-    """Returns the mappings in a list."""
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 

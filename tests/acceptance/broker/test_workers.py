@@ -21,7 +21,6 @@ MOST_POOLS = [
 def start(
     transport_workers: TransportWorkers, pool: str, concurrency: int = 2, /, **settings: Any
 ) -> Process:
-    """A worker of that pool."""
     return transport_workers.start("-P", pool, "-c", str(concurrency), settings=settings)
 
 

@@ -63,7 +63,6 @@ def peak(transport_workers: TransportWorkers) -> int:
 
 
 def done(transport_workers: TransportWorkers) -> int:
-    """Jobs that completed."""
     return int(
         transport_workers.sql("SELECT count(*) FROM pgbeat.jobs WHERE state = 'completed'")[0][0]
     )

@@ -263,7 +263,6 @@ def send_all(site: Site, how: str, **options: Any) -> list[Any]:
 
 
 def pause_and_resume(job_control: JobControl, job: Job) -> None:
-    """Pauses it, and resumes it."""
     job_control.do(control.pause, job)
     job_control.do(control.resume, job_control.job(job))
 

@@ -37,7 +37,6 @@ from tests.support.processes import ROOT
 
 
 def engine_answers() -> bool:
-    """Returns whether a Docker engine answers."""
     with warnings.catch_warnings():
         # The client that finds none leaves its socket to the garbage collector.
         warnings.simplefilter("ignore", ResourceWarning)

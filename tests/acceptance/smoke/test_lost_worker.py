@@ -11,7 +11,6 @@ from tests.support.processes import until
 def celery_worker_cluster(
     celery_worker: CeleryTestWorker, celery_other_worker: CeleryTestWorker
 ) -> CeleryWorkerCluster:
-    """Returns a cluster of two workers."""
     return CeleryWorkerCluster(celery_worker, celery_other_worker)
 
 

@@ -21,7 +21,6 @@ class SmokeWorkerContainer(CeleryWorkerContainer):
 
     @classmethod
     def tasks_modules(cls) -> set[ModuleType]:
-        """Returns the modules with its tasks."""
         return {tasks}
 
 

@@ -84,7 +84,6 @@ REFUSED: dict[Profile, dict[str, str]] = {
 
 @pytest.fixture
 def with_profile(database: str) -> Iterator[Callable[[Profile], Role]]:
-    """Makes roles with the rights of a profile."""
     made: list[Role] = []
 
     def make(profile: Profile) -> Role:
@@ -108,7 +107,6 @@ BROKER = (
 
 
 def rights_of(sql: Sql, role: str) -> list[Any]:
-    """Returns the rights of a role on tables."""
     return sql(
         "SELECT table_name, privilege_type FROM information_schema.table_privileges "
         "WHERE grantee = %s ORDER BY 1, 2",

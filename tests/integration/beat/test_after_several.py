@@ -23,7 +23,6 @@ def both(sql: Sql, **values: Any) -> dict[str, int]:
 
 
 def ends(sql: Sql, ids: dict[str, int], *names: str, state: str = "completed") -> None:
-    """Ends a job of each of the schedules."""
     for name in names:
         job_id = make_job(sql, "running", schedule_id=ids[name], schedule=name)
         sql(END, state, job_id)

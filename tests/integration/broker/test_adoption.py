@@ -35,7 +35,6 @@ def stock(empty_database: str) -> Iterator[str]:
 
 @pytest.fixture
 def ask(empty_database: str) -> Iterator[Sql]:
-    """Runs a statement in that database; its rows."""
     with statements(empty_database) as run:
         yield run
 

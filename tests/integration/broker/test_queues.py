@@ -35,7 +35,6 @@ def names(connection: Connection) -> list[str]:
 
 
 def subscribe(consumer: Claimant, queue: str) -> int:
-    """The consumer consumes from the queue; its id."""
     found = queues.declare(consumer.connection, queue)
     consumers.subscribe(consumer.connection, consumer.id, [found.id])
     return found.id

@@ -33,7 +33,6 @@ def definitions(sql: Sql) -> Callable[[], dict[str, Any]]:
 
 
 def use(sql: Sql, calendar: str, *names: str, namespace: str = "default") -> None:
-    """Writes schedules that name the calendar."""
     for name in names:
         make_schedule(sql, name, namespace=namespace, calendar=calendar)
 

@@ -44,7 +44,6 @@ def die(publish: Publish, channel: Any) -> Publish:
 
 
 def waiting(sql: Sql) -> dict[str, int]:
-    """Returns the number of waiting messages by queue."""
     return dict(
         sql(
             "SELECT q.name, count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id "

@@ -93,7 +93,6 @@ def test_status(database: str) -> None:
 
 
 def facts(database: str, name: str) -> dict[str, str]:
-    """Returns the facts of `status` by name."""
     lines = run(database, "status", name).stdout.splitlines()[1:]
     return {
         label: " ".join(said.split())

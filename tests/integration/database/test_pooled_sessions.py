@@ -47,7 +47,6 @@ _LEFT = """
 
 @pytest.fixture
 def pooled(database: str, tmp_path: Path) -> Iterator[Pooler]:
-    """A pooler before the test's database."""
     with pooler(database, tmp_path, default_pool_size=SESSIONS) as found:
         yield found
 

@@ -34,7 +34,6 @@ INSERT = """
 
 
 def tenants(lane_jobs: Lanes, ids: list[str]) -> list[str]:
-    """Returns the tenants of jobs, in order."""
     rows = lane_jobs.sql("SELECT id::text, coalesce(kwargs ->> 'tenant', 'none') FROM pgbeat.jobs")
     tenant = {row[0]: str(row[1]) for row in rows}
     return [tenant[job] for job in ids]

@@ -80,7 +80,6 @@ def messages(sql: Sql) -> dict[str, Sent]:
 
 
 def pause_and_resume(job_control: JobControl, job_id: str) -> None:
-    """Pauses it, and resumes it."""
     job = jobs.get(job_control.connection, job_id)
     assert job_control.do(control.pause, job).state == "paused"
     job_control.do(control.resume, job)

@@ -68,7 +68,6 @@ def insert(connection: Connection) -> Insert:
 
 
 def use(connection: Connection, calendar: str, *names: str, namespace: str = "default") -> None:
-    """Schedules that name the calendar."""
     for name in names:
         writes.add(
             connection,

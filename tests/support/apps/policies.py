@@ -134,5 +134,4 @@ def joined(parts: list[str]) -> list[str]:
 
 @app.task(name="policies.handled")
 def handled(task_id: str) -> None:
-    """Notes which task failed."""
     note(f"handled {task_id}")

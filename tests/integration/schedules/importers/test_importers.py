@@ -89,7 +89,6 @@ def test_what_ran_meanwhile_is_carried_over(connection: Connection) -> None:
 
 
 def full_hour(moment: datetime) -> datetime:
-    """The next full hour."""
     return moment.replace(minute=0, second=0, microsecond=0) + HOUR
 
 

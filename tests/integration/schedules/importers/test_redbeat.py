@@ -55,7 +55,6 @@ def url(server: str) -> str:
 
 
 def redbeat_app(url: str, **settings: Any) -> Celery:
-    """An app whose beat is RedBeat."""
     app = Celery("tests", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=url, redbeat_redis_options={}, result_expires=None)
     app.conf.update(settings)

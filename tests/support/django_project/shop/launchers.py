@@ -14,7 +14,6 @@ class OpenOrders(pgbeat.Launcher):
     task = ship.name
 
     def check_conditions(self, ctx: pgbeat.Context) -> pgbeat.Skip:
-        """Skips."""
         open_orders = Order.objects.filter(is_shipped=False).count()
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")
