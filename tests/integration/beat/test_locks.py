@@ -1,9 +1,8 @@
 """A beat beside transactions that others leave open: only what needs their locks is postponed."""
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -21,7 +20,7 @@ from tests.support.processes import until
 from tests.support.refusals import refusing
 from tests.support.rows import Sql, make_job, make_lane, make_schedule, make_webhook
 from tests.support.schedulers import Beat
-from tests.support.threads import waiting
+from tests.support.threads import repeating, waiting
 
 Running = Callable[[], Any]
 Beside = Callable[..., AbstractContextManager[psycopg.Connection[Any]]]
@@ -30,30 +29,13 @@ Beside = Callable[..., AbstractContextManager[psycopg.Connection[Any]]]
 @pytest.fixture
 def running(beat: Beat, app: Celery) -> Iterator[Running]:
     """Has a beat lead and tick in a thread, until the test ends."""
-    stop = threading.Event()
-    threads: list[threading.Thread] = []
-    failures: list[BaseException] = []
+    with ExitStack() as until_then:
 
-    def run() -> None:
-        app.conf.pgbeat_loop_interval = 0.5
-        scheduler = beat()
+        def run() -> None:
+            app.conf.pgbeat_loop_interval = 0.5
+            until_then.enter_context(repeating(beat().tick))
 
-        def tick() -> None:
-            try:
-                while not stop.is_set():
-                    scheduler.tick()
-            except BaseException as error:
-                failures.append(error)
-
-        threads.append(threading.Thread(target=tick))
-        threads[0].start()
-
-    yield run
-    stop.set()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert failures == []
+        yield run
 
 
 def add(sql: Sql, name: str = "s", job: str = "{}", **values: Any) -> None:

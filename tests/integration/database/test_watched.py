@@ -1,11 +1,10 @@
 """A server that hangs is given up; one that takes its time is not."""
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from typing import Any
 
 import kombu
 import psycopg
@@ -23,6 +22,7 @@ from tests.support.failing_servers import frozen
 from tests.support.kombu_connections import Connect, Inbox, Loop, publish
 from tests.support.processes import until
 from tests.support.tcp_proxy import Proxy
+from tests.support.threads import together
 
 #: The server is asked after 0.4 s of silence. An attempt to connect takes two seconds at least.
 HASTY = {"tcp_user_timeout": "1000"}
@@ -153,26 +153,18 @@ def test_sessions_of_a_frozen_server(own_server: TemporaryServer, session: Open)
     """One is in a statement, one is idle; after the thaw a new one is good."""
     dsn = own_server.dsn
     busy, idle = session(dsn), session(dsn)
-    errors: list[Any] = []
-
-    def sleep() -> None:
-        try:
-            busy.execute(text("SELECT pg_sleep(60)"))
-        except DBAPIError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=sleep)
-    thread.start()
-    with psycopg.connect(dsn, autocommit=True) as admin:
-        asleep = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
-        until(lambda: admin.execute(asleep).fetchone() is not None)
-    with frozen(own_server):
-        with pytest.raises(DBAPIError, match="has not answered"):
-            idle.execute(text("SELECT 1"))
-        thread.join(BY_THEN)
-        assert connections.is_lost(errors[0])
-        with pytest.raises(DBAPIError, match="timeout"):
-            session(f"{dsn}&connect_timeout=2")
+    with ThreadPoolExecutor(1) as pool:
+        slept = pool.submit(busy.execute, text("SELECT pg_sleep(60)"))
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            asleep = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+            until(lambda: admin.execute(asleep).fetchone() is not None)
+        with frozen(own_server):
+            with pytest.raises(DBAPIError, match="has not answered"):
+                idle.execute(text("SELECT 1"))
+            lost = slept.exception(BY_THEN)
+            assert isinstance(lost, DBAPIError) and connections.is_lost(lost)
+            with pytest.raises(DBAPIError, match="timeout"):
+                session(f"{dsn}&connect_timeout=2")
     assert session(dsn).scalar(text("SELECT 1")) == 1
 
 
@@ -181,20 +173,12 @@ def test_who_waits_for_a_connection_does_not_try_again_one_after_the_other() -> 
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"pgbeat+postgresql://u@127.0.0.1:{server.getsockname()[1]}/d?connect_timeout=2"
         broker = kombu.Connection(url).transport.broker
-        errors: list[Exception] = []
 
         def connect() -> None:
-            try:
+            with pytest.raises((DBAPIError, psycopg.OperationalError)):
                 broker.open()
-            except Exception as error:
-                errors.append(error)
 
-        threads = [threading.Thread(target=connect) for _ in range(5)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(errors) == 5
+        together([connect] * 5)
         with pytest.raises(psycopg.OperationalError):
             broker.publish(Message("q", "an event"), transient=True)
         server.setblocking(False)

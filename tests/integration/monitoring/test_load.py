@@ -1,6 +1,6 @@
 """Rollups of ended jobs, and the load that is read from them."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +15,7 @@ from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rollups import Rollups, route
 from tests.support.rows import Sql, make_job
+from tests.support.threads import together
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
@@ -171,11 +172,7 @@ def test_two_maintainers_at_once_count_once(
         with connected(database) as own:
             rollups.keep(own)
 
-    threads = [threading.Thread(target=maintain) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together([maintain] * 4)
     with connected(database) as own:
         rollups.keep(own)
         assert counts(rollups.load("default", since=2 * HOUR)) == (59, 0, 0, 0)
@@ -195,27 +192,22 @@ def test_one_that_is_killed_has_counted_nothing_twice(
         "WHEN (NEW.settled_until > now() - interval '20 minutes') "
         "EXECUTE FUNCTION pg_temp_wait()"
     )
-    errors: list[Exception] = []
 
     def maintain() -> None:
         with connected(database) as own:
-            try:
-                rollups.keep(own)
-            except Exception as error:
-                errors.append(error)
+            rollups.keep(own)
 
-    thread = threading.Thread(target=maintain)
-    thread.start()
     asleep = (
         "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND pid IN ("
         "SELECT pid FROM pg_locks WHERE relation = 'pgbeat.rollup_progress'::regclass)"
     )
-    [(pid,)] = until(lambda: sql(asleep) or None)
-    rollups.keep()  # another one has the row: nothing is done meanwhile
-    assert counts(rollups.load("default")) == (0, 0, 0, 0)
-    sql("SELECT pg_terminate_backend(%s)", pid)
-    thread.join()
-    assert errors
+    with ThreadPoolExecutor(1) as pool:
+        maintained = pool.submit(maintain)
+        [(pid,)] = until(lambda: sql(asleep) or None)
+        rollups.keep()  # another one has the row: nothing is done meanwhile
+        assert counts(rollups.load("default")) == (0, 0, 0, 0)
+        sql("SELECT pg_terminate_backend(%s)", pid)
+    assert maintained.exception()
     sql("DROP TRIGGER wait ON pgbeat.rollup_progress")
     rollups.keep()
     assert counts(rollups.load("default")) == (1, 0, 0, 0)

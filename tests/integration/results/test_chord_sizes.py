@@ -2,8 +2,8 @@
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -16,9 +16,9 @@ from pgbeat.broker.messages import CONSUMER, JOB_HEADER
 from pgbeat.results import chords, expiry
 from pgbeat.results.backend import ResultBackend
 from pgbeat.results.store import Store
-from tests.support.processes import until
 from tests.support.rows import Sql
 from tests.support.simulated_workers import FakeWorkers
+from tests.support.threads import together, waiting
 from tests.support.transport_workers import transport_url
 
 
@@ -232,21 +232,9 @@ def test_a_size_and_the_last_part_at_once(backend: ResultBackend, database: str,
     for n in range(30):
         chord = f"c{n}"
         return_part(backend, 0, chord)
-        start = threading.Barrier(2)
-
-        def tell(chord: str = chord, start: threading.Barrier = start) -> None:
-            start.wait()
-            backends[0].set_chord_size(chord, 2)
-
-        def give(chord: str = chord, start: threading.Barrier = start) -> None:
-            start.wait()
-            return_part(backends[1], 1, chord)
-
-        threads = [threading.Thread(target=each) for each in (tell, give)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
+        tell = partial(backends[0].set_chord_size, chord, 2)
+        give = partial(return_part, backends[1], 1, chord)
+        together([tell, give])
     assert bodies(sql) == [[0, 1]] * 30
 
 
@@ -256,13 +244,11 @@ def test_a_part_that_returns_again_while_its_chord_ends_leaves_nothing(
     """Two workers run it: one lost its claim."""
     backend.set_chord_size("c1", 2)
     return_part(backend, 0)
-    again = threading.Thread(target=return_part, args=(backend, 0))
     with psycopg.connect(database) as last:
         last.execute("UPDATE pgbeat.chords SET ended = true")
         last.execute("DELETE FROM pgbeat.chord_parts")
-        again.start()
-        until(lambda: sql("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
-    again.join(20)
+        with waiting(sql, partial(return_part, backend, 0)):
+            last.commit()
     assert sql("SELECT ended, done FROM pgbeat.chords") == [(True, 1)]
     assert sql("SELECT count(*) FROM pgbeat.chord_parts") == [(0,)]
 

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -64,23 +63,13 @@ def waiting(broker: Broker, count: int) -> None:
 
 def in_turn(broker: Broker, database: str, calls: Sequence[Callable[[], int]]) -> list[Any]:
     """Makes calls in threads, the second and the next ones during the first; their outcomes."""
-    outcomes: list[Any] = [None] * len(calls)
-
-    def run(index: int) -> None:
-        try:
-            outcomes[index] = calls[index]()
-        except psycopg.Error as error:
-            outcomes[index] = error
-
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(calls))]
-    with locked(database):
-        for index, thread in enumerate(threads):
-            thread.start()
+    made = []
+    with ThreadPoolExecutor(len(calls)) as pool, locked(database):
+        for index, call in enumerate(calls):
+            made.append(pool.submit(call))
             until(lambda: broker._group._leader is not None)
             waiting(broker, index)
-    for thread in threads:
-        thread.join(30)
-    return outcomes
+    return [each.exception() or each.result() for each in made]
 
 
 def grouped(broker: Broker, database: str, *messages: Message) -> list[Any]:
