@@ -1,6 +1,7 @@
 """Fixtures of the tests of the command line: their app, and commands that succeed."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.command_line import run, run_with
 from tests.support.jobs import app as app
 
 Printed = Callable[..., str]
+Write = Callable[..., str]
 
 
 @pytest.fixture
@@ -34,3 +36,15 @@ def printed_with(app: Celery) -> Printed:
         return result.stdout
 
     return call
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Returns what writes the file, and returns its name in the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str, name: str = "schedules.yaml") -> str:
+        Path(name).write_text(text)
+        return name
+
+    return write

@@ -15,10 +15,10 @@ from celery import Celery
 from click.testing import Result
 
 from pgbeat.schedules.files.schema import schema
+from tests.integration.cli.conftest import Write
 from tests.support.command_line import Sql, refused, run, run_with
 from tests.support.processes import until
 
-Write = Callable[..., str]
 Start = Callable[[str], "subprocess.Popen[str]"]
 
 PGBEAT = [sys.executable, "-c", "from pgbeat.cli import main; main()"]
@@ -33,18 +33,6 @@ schedules:
     every: 15 minutes
     owner: ops
 """
-
-
-@pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Returns what writes the file, and returns its name in the current folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(text: str, name: str = "schedules.yaml") -> str:
-        Path(name).write_text(text)
-        return name
-
-    return write
 
 
 def sync(database: str, *arguments: str, exit_code: int = 0, **options: Any) -> Result:

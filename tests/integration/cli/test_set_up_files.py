@@ -1,17 +1,14 @@
 """`pgbeat sync` and `export` of lanes, templates and webhooks."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from celery import Celery
 
+from tests.integration.cli.conftest import Write
 from tests.support.command_line import Sql, run, run_with
 from tests.support.roles import with_profile
 from tests.support.rows import make_incident, make_lane, make_schedule, make_webhook
-
-Write = Callable[[str], str]
 
 TEXT = """\
 calendars: {office: {weekdays: [sat, sun]}}
@@ -23,23 +20,11 @@ webhooks: {pager: {url: 'https://a.b/', events: [job.failed]}}
 NOT_CHECKED = "Note: tasks and launchers are not checked; with -A APP they would be.\n"
 
 
-@pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Returns what writes the file, and returns its name in the current folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(text: str) -> str:
-        Path("f.yaml").write_text(text)
-        return "f.yaml"
-
-    return write
-
-
 def test_a_plan_of_everything(database: str, write: Write, sql: Sql) -> None:
     planned = run(database, "sync", write(TEXT), "--plan")
     assert planned.exit_code == 3
     assert planned.stdout == (
-        "Plan for f.yaml (namespace 'default'):\n"
+        "Plan for schedules.yaml (namespace 'default'):\n"
         '  + calendar office: weekdays ["sat", "sun"]\n'
         "  + lane gpu: max_running 2, rate 10/minute\n"
         '  + template resize: task tests.add, job_policy {"lane": "gpu"}\n'
@@ -66,7 +51,7 @@ def test_all_of_it_is_one_transaction_in_the_audit(database: str, write: Write, 
         ("create", "schedule", "nightly"),
     ]
     assert sql("SELECT count(DISTINCT xmin::text) FROM pgbeat.audit") == [(1,)]
-    again = run(database, "sync", "f.yaml", "--plan")
+    again = run(database, "sync", "schedules.yaml", "--plan")
     assert (again.exit_code, again.stdout) == (
         0,
         "Nothing to do: 1 schedule, 1 calendar, 1 lane, 1 template, 1 webhook are as the file "
@@ -117,9 +102,9 @@ def test_the_plan_in_json(database: str, write: Write, sql: Sql) -> None:
     assert all(planned[section].keys() == fields for section in sections)
     assert planned["lanes"]["add"] == {"gpu": {"max_running": 2, "rate": "10/minute"}}
     assert planned["webhooks"]["taken"] == {"pager": None}
-    run(database, "sync", "f.yaml")
+    run(database, "sync", "schedules.yaml")
     run(database, "lanes", "set", "gpu", "--limit", "9")
-    planned = json.loads(run(database, "sync", "f.yaml", "--plan", "--json").stdout)
+    planned = json.loads(run(database, "sync", "schedules.yaml", "--plan", "--json").stdout)
     assert planned["lanes"]["change"] == {
         "gpu": {"max_running": {"old": 9, "new": 2, "drift": True, "last_sync": 2}}
     }
@@ -136,9 +121,8 @@ webhooks:
 """)
     missing = run(database, "sync", path)
     assert missing.exit_code == 2
-    assert "f.yaml:2:59: webhook 'pager': secret_env: the environment has no PAGER_SECRET" in (
-        missing.stderr
-    )
+    said = "schedules.yaml:2:59: webhook 'pager': secret_env: the environment has no PAGER_SECRET"
+    assert said in missing.stderr
     secrets = {"PAGER_SECRET": "whsec_" + "A" * 40, "ROOM_URL": "https://hooks.slack.com/secret"}
     for name, value in secrets.items():
         monkeypatch.setenv(name, value)
@@ -221,7 +205,7 @@ webhooks:
         "schedules"
     ]
     assert run(database, "sync", write(everything), "--adopt").exit_code == 0
-    assert run(database, "sync", "f.yaml", "--plan").exit_code == 0
+    assert run(database, "sync", "schedules.yaml", "--plan").exit_code == 0
 
 
 def test_a_role_that_may_not_read_webhooks_exports_the_rest(
@@ -247,8 +231,8 @@ def test_the_app_knows_tasks_and_policies(app: Celery, write: Write) -> None:
         write("templates: {t: {task: tests.ad}}\nlanes: {a: {policy: tag}}\nschedules: {}"),
     )
     assert refused.exit_code == 2
-    assert "f.yaml:1:23: template 't': " in refused.stderr
-    assert "f.yaml:2:21: lane 'a': " in refused.stderr
+    assert "schedules.yaml:1:23: template 't': " in refused.stderr
+    assert "schedules.yaml:2:21: lane 'a': " in refused.stderr
 
 
 def test_nothing_is_half_written(database: str, write: Write, sql: Sql) -> None:
