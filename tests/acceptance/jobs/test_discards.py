@@ -1,7 +1,6 @@
 """Jobs that expire before a real worker takes them."""
 
 import pytest
-from kombu import Queue
 
 from tests.support.processes import until
 from tests.support.recorded_workers import TrackedWorkers
@@ -24,15 +23,3 @@ def test_a_worker_drops_a_job_that_has_expired(tracked_workers: TrackedWorkers) 
     [seen] = tracked_workers.ended(expired, seconds=50)
     assert (seen.job.state, seen.runs, seen.job.retried_by) == ("cancelled", [], None)
     assert str(seen.job.error).startswith("expired")
-
-
-@pytest.mark.slow
-def test_a_queues_time_to_live(tracked_workers: TrackedWorkers) -> None:
-    """A worker that consumes another queue sees to it."""
-    with tracked_workers.app.connection_for_write() as connection:
-        Queue("brief", message_ttl=1.0, channel=connection.default_channel).declare()
-    tracked_workers.start("-c", "1")
-    job_id = tracked_workers.one("add", queue="brief", max_attempts=3)
-    [seen] = tracked_workers.ended(job_id, seconds=20)
-    assert seen.job.state == "cancelled"
-    assert seen.job.error == "expired: no worker took its message from queue 'brief' in time"
