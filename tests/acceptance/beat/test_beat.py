@@ -6,6 +6,7 @@ import signal
 import time
 from base64 import b64decode
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -263,17 +264,10 @@ def test_a_slow_condition_delays_nobody(beat: Beat, sql: Sql, app: Celery, tmp_p
     app.conf.pgbeat_condition_threads = 20
     file = tmp_path / "hold"
     file.touch()
-    sql(
-        "INSERT INTO pgbeat.schedules (name, launcher, kwargs, every, next_run) "
-        "SELECT 'slow' || i, 'SlowLauncher', jsonb_build_object('file', %s::text), '1 hour', "
-        "now() - interval '1 hour' FROM generate_series(1, 8) i",
-        str(file),
-    )
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, condition_sql, every, next_run) "
-        "SELECT 'sql' || i, 'tests.add', 'SELECT pg_sleep(60)', '1 hour', "
-        "now() - interval '1 hour' FROM generate_series(1, 8) i"
-    )
+    slow: dict[str, Any] = {"task": None, "launcher": "SlowLauncher", "kwargs": {"file": str(file)}}
+    for n in range(1, 9):
+        make_schedule(sql, f"slow{n}", due="-1 hour", **slow)
+        make_schedule(sql, f"sql{n}", due="-1 hour", condition_sql="SELECT pg_sleep(60)")
     make_schedule(sql, "plain", due="0")
     make_schedule(sql, "quick", due="0", condition_sql="SELECT true")
     scheduler = beat()
@@ -308,10 +302,8 @@ def test_a_new_row_that_somebody_edits_delays_nobody(beat: Beat, sql: Sql, datab
 
 def test_a_row_that_somebody_edits_is_left_alone(beat: Beat, sql: Sql, database: str) -> None:
     """An editor's open transaction delays its own row only; the decision sees what it commits."""
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "SELECT 's' || i, 'tests.add', '1 hour', now() FROM generate_series(1, 3) i"
-    )
+    for n in range(1, 4):
+        make_schedule(sql, f"s{n}", due="0")
     scheduler = beat()
     with psycopg.connect(database) as editor:
         editor.execute("UPDATE pgbeat.schedules SET kwargs = '{\"x\": 9}' WHERE name = 's2'")

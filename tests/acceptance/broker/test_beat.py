@@ -1,5 +1,6 @@
 """The scheduler on pgbeat's transport: a launch and its message are one transaction there too."""
 
+import json
 import signal
 from collections import Counter
 
@@ -10,6 +11,7 @@ from kombu import Connection, Exchange, Queue
 from tests.support import killed_beats
 from tests.support.command_line import Sql
 from tests.support.processes import Process, until
+from tests.support.rows import make_schedule
 from tests.support.schedulers import Beat
 from tests.support.transport_workers import TransportWorkers, transport_url
 
@@ -30,19 +32,9 @@ def transport_workers(transport_workers: TransportWorkers, database: str) -> Tra
     return transport_workers
 
 
-def schedule(
-    sql: Sql, name: str, options: str = "{}", every: str = "1 hour", task: str = "transport.note"
-) -> None:
+def schedule(sql: Sql, name: str, options: str = "{}", task: str = "transport.note") -> None:
     """A schedule of the task that writes the name down, due now."""
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run, args, options) "
-        "VALUES (%s, %s, %s::interval, now(), jsonb_build_array(%s::text), %s)",
-        name,
-        task,
-        every,
-        name,
-        options,
-    )
+    make_schedule(sql, name, due="0", task=task, args=json.dumps([name]), options=options)
 
 
 def stop(*processes: Process) -> None:

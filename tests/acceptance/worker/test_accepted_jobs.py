@@ -7,7 +7,7 @@ from pgbeat.database import connections
 from pgbeat.jobs.explaining import explain as whereabouts
 from tests.support.processes import until
 from tests.support.recorded_workers import TrackedWorkers
-from tests.support.rows import make_lane
+from tests.support.rows import make_lane, make_schedule
 from tests.support.simulated_workers import FakeWorkers
 
 
@@ -144,12 +144,7 @@ def journal(tracked_workers: TrackedWorkers) -> list[str]:
 def make_schedules(tracked_workers: TrackedWorkers) -> None:
     """Makes two schedules; one runs after the other's jobs."""
     for name, timetable, value in (("first", "every", "1 day"), ("then", "after", "first")):
-        tracked_workers.sql(
-            f"INSERT INTO pgbeat.schedules (name, task, args, {timetable}) "
-            "VALUES (%s, 'x', '[]', %s)",
-            name,
-            value,
-        )
+        make_schedule(tracked_workers.sql, name, task="x", args="[]", **{timetable: value})
 
 
 @pytest.mark.slow

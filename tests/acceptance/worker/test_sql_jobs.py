@@ -18,6 +18,7 @@ from pgbeat.config import postgres_url
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import Process, until
 from tests.support.recorded_workers import Seen, TrackedWorkers
+from tests.support.rows import make_schedule
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -389,12 +390,7 @@ def test_a_schedule_and_sql_make_such_jobs(sql_workers: SqlWorkers, sql: Sql) ->
     tracked.beat(app=tracked.module, TESTS_SETTINGS=json.dumps(sql_workers.settings))
     for name, role in (("allowed", sql_workers.role), ("refused", sql_workers.other)):
         kwargs = {"statement": "INSERT INTO orders VALUES (5)", "role": role}
-        sql(
-            "INSERT INTO pgbeat.schedules (name, task, kwargs, every, next_run) "
-            "VALUES (%s, 'pgbeat.sql', %s, '1 day', now())",
-            name,
-            json.dumps(kwargs),
-        )
+        make_schedule(sql, name, due="0", task="pgbeat.sql", kwargs=kwargs)
     statement = json.dumps(["INSERT INTO orders VALUES (6)"])
     [(submitted,)] = sql("SELECT pgbeat.submit('pgbeat.sql', %s::jsonb)::text", statement)
     until(lambda: len(sql("SELECT FROM pgbeat.ticks")) == 2)

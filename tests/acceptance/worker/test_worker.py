@@ -31,11 +31,8 @@ from tests.support.schedulers import Beat
 )
 def test_jobs_of_schedules_are_followed(processes: Processes, sql: Sql, pool: str) -> None:
     """On a stock transport too."""
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run, job_policy) "
-        "SELECT t, 'tests.' || t, '1 hour', now(), '{\"max_attempts\": 1}' "
-        "FROM unnest(ARRAY['add', 'fail', 'retry']) t"
-    )
+    for name in ("add", "fail", "retry"):
+        make_schedule(sql, name, due="0", task=f"tests.{name}", job_policy={"max_attempts": 1})
     processes.worker("-P", pool, "-c", "2", app="tests.support.apps.recorded")
     processes.beat(app="tests.support.apps.recorded")
     ended = (

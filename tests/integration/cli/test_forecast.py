@@ -138,14 +138,9 @@ def test_bad_input(database: str) -> None:
 
 
 def test_many_that_nothing_can_be_told_of(database: str, sql: Sql) -> None:
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, source) "
-        "SELECT 's' || n, 'tests.add', 'code' FROM generate_series(1, 7) n"
-    )
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, enabled) "
-        "SELECT 'off' || n, 'tests.add', '1 hour', false FROM generate_series(1, 7) n"
-    )
+    for n in range(1, 8):
+        make_schedule(sql, f"s{n}", every=None, source="code")
+        make_schedule(sql, f"off{n}", enabled=False)
     notes = run(database, "forecast").stderr.splitlines()
     assert notes[0] == "Note: left out: 7 disabled (off1, off2, off3, off4, off5 and 2 more)."
     assert len(notes) == 7

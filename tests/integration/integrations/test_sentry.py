@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.command_line import Sql
 from tests.support.processes import until
+from tests.support.rows import make_lane, make_schedule
 from tests.support.transport_workers import TransportWorkers
 from tests.support.webhook_receiver import Receiver
 
@@ -107,15 +108,7 @@ def transport_workers(
 
 def add(sql: Sql, name: str, task: str = "watched.work", **columns: Any) -> None:
     """Adds a schedule that is due now, when its row is added."""
-    columns = {"every": "1 hour", **columns}
-    columns = {name: value for name, value in columns.items() if value is not None}
-    sql(
-        f"INSERT INTO pgbeat.schedules (name, task, next_run, {', '.join(columns)}) "
-        f"VALUES (%s, %s, now(), {', '.join(['%s'] * len(columns))})",
-        name,
-        task,
-        *columns.values(),
-    )
+    make_schedule(sql, name, task=task, next_run="now", **columns)
 
 
 @pytest.mark.parametrize("setup", [AT_IMPORT, IN_SIGNALS], ids=["import", "signals"])
@@ -155,7 +148,7 @@ def test_jobs_of_lanes_and_retries_close_the_same_check_in(
     transport_workers: TransportWorkers, sentry: Sentry, sql: Sql
 ) -> None:
     (transport_workers.folder / "watched_app.py").write_text(APP.format(setup=AT_IMPORT))
-    sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('narrow', 1)")
+    make_lane(sql, "narrow")
     add(sql, "in a lane", job_policy='{"lane": "narrow"}')
     add(sql, "retried", "watched.second", job_policy='{"max_attempts": 2, "retry_base": 0}')
     transport_workers.beat("--schedule", str(transport_workers.folder / "s"), app="watched_app")
@@ -171,14 +164,14 @@ def test_monitors_know_what_sentry_can_express(
 ) -> None:
     (transport_workers.folder / "watched_app.py").write_text(APP.format(setup=AT_IMPORT))
     zone = "America/New_York"
-    add(sql, "cron", every=None, cron="*/5 1-3 * * mon", timezone=zone, jitter="90 seconds")
+    add(sql, "cron", cron="*/5 1-3 * * mon", timezone=zone, jitter="90 seconds")
     sql(f"UPDATE pgbeat.schedules SET next_run = '2026-01-05 01:00 {zone}'")  # a Monday
     add(sql, "days", every="2 days")
     add(sql, "no condition", condition_sql="SELECT false")
     add(sql, "broken", condition_sql="SELECT 1 / 0")
     add(sql, "too short", every="30 seconds")
-    add(sql, "last day", every=None, cron="0 9 L * *")
-    add(sql, "by rule", every=None, rrule="FREQ=DAILY")
+    add(sql, "last day", cron="0 9 L * *")
+    add(sql, "by rule", rrule="FREQ=DAILY")
     transport_workers.beat("--schedule", str(transport_workers.folder / "s"), app="watched_app")
     until(lambda: len(sentry.statuses()) == 4)
     until(lambda: sql("SELECT count(*) FROM pgbeat.ticks")[0][0] >= 7)

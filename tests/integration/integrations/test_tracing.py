@@ -29,7 +29,7 @@ from pgbeat.integrations import opentelemetry as tracing
 from pgbeat.log import JsonFormatter
 from tests.support.command_line import Sql
 from tests.support.processes import until
-from tests.support.rows import make_schedule
+from tests.support.rows import make_lane, make_schedule
 from tests.support.transport_workers import TransportWorkers
 
 #: An app whose workers write their spans to a file, a line each.
@@ -263,7 +263,7 @@ def test_what_a_request_sends_is_in_its_trace(
     transport_workers: TransportWorkers, traced_app: Celery, sql: Sql
 ) -> None:
     """Jobs, plain tasks, what waits for its lane, and what these send."""
-    sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('one', 1)")
+    make_lane(sql, "one")
     provider = importlib.import_module("traced_app").provider
     with provider.get_tracer("app").start_as_current_span("request") as request:
         of_request = f"0x{request.get_span_context().trace_id:032x}"

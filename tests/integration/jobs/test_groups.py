@@ -30,7 +30,7 @@ from pgbeat.jobs.verbs import control
 from tests.support.jobs import JobControl, JobRunner
 from tests.support.problems import raises
 from tests.support.processes import until
-from tests.support.rows import make_lane
+from tests.support.rows import make_lane, make_template
 from tests.support.schedulers import Beat
 from tests.support.threads import WAITS
 
@@ -413,10 +413,7 @@ def test_only_who_made_a_group_cancels_it(runner: JobRunner) -> None:
 
 def test_what_members_may_be(runner: JobRunner, app: Celery) -> None:
     add = app.tasks["tests.add"]
-    runner.sql(
-        "INSERT INTO pgbeat.templates (name, task, args, job_policy) "
-        """VALUES ('t', 'tests.add', '[7, 8]', '{"priority": 4}')"""
-    )
+    make_template(runner.sql, args="[7, 8]", job_policy={"priority": 4})
     made = runner.group(
         [
             add,

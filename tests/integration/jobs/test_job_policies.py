@@ -21,7 +21,7 @@ from pgbeat.schedules import writes
 from tests.support.command_line import Sql
 from tests.support.jobs import new_job
 from tests.support.problems import raises
-from tests.support.rows import make_job, make_lane, make_schedule
+from tests.support.rows import make_job, make_lane, make_schedule, make_template
 from tests.support.schedulers import Beat
 
 DUE = "now() - interval '1 second'"
@@ -157,12 +157,9 @@ def test_the_settings_say_the_rest(beat: Beat, sql: Sql, app: Celery) -> None:
 
 
 def test_a_template_adds_what_the_row_leaves_open(beat: Beat, sql: Sql) -> None:
-    sql(
-        "INSERT INTO pgbeat.templates (name, task, args, kwargs, options, queue, job_policy) "
-        "VALUES "
-        """('x', 'tests.add', '[1]', '{"y": 2}', '{"expires": 60}', 'slow', """
-        """'{"max_attempts": 7, "priority": 2}')"""
-    )
+    call: dict[str, Any] = {"args": "[1]", "kwargs": {"y": 2}, "options": {"expires": 60}}
+    policy = {"max_attempts": 7, "priority": 2}
+    make_template(sql, "x", **call, queue="slow", job_policy=policy)
     add(sql, "open", '{"template": "x"}', task=None)
     add(
         sql,
@@ -267,8 +264,7 @@ def test_of_two_with_one_key_at_once_one_is_launched(beat: Beat, sql: Sql) -> No
 )
 def test_what_is_wrong_fails_its_own_tick(beat: Beat, sql: Sql, job: str, named: str) -> None:
     """Written by SQL, past the checks, or gone since."""
-    sql("""INSERT INTO pgbeat.templates (name, task, job_policy)
-           VALUES ('bad', 't', '{"lan": "gpu"}')""")
+    make_template(sql, "bad", job_policy={"lan": "gpu"})
     make_lane(sql, "gpu")
     add(sql, "bad", job)
     add(sql, "good", '{"lane": "gpu"}')

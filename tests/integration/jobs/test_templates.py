@@ -119,10 +119,8 @@ def test_what_is_no_task(connection: Connection) -> None:
 
 def test_removed(connection: Connection, sql: Sql) -> None:
     put(connection)
-    sql(
-        "INSERT INTO pgbeat.schedules (name, every, job_policy) "
-        "SELECT 's' || n, '1 hour', '{\"template\": \"t\"}' FROM generate_series(1, 7) AS n"
-    )
+    for n in range(1, 8):
+        make_schedule(sql, f"s{n}", task=None, job_policy={"template": "t"})
     assert templates.users(connection, namespace="default") == {"t": [f"s{n}" for n in range(1, 8)]}
     with pytest.raises(InvalidJob) as error:
         template_control.remove(unit(connection), "t")

@@ -128,10 +128,7 @@ def test_the_last_execution_decides_though_its_transaction_began_long_before(
 def test_the_schedule_that_waits_for_a_job_may_be_locked(
     fake_workers: FakeWorkers, recorder: Recorder, other: psycopg.Connection
 ) -> None:
-    [(first,)] = fake_workers.sql(
-        "INSERT INTO pgbeat.schedules (name, task, args, every) "
-        "VALUES ('first', 'x', '[]', '1 day') RETURNING id"
-    )
+    first = make_schedule(fake_workers.sql, "first", task="x", args="[]")
     make_schedule(fake_workers.sql, "then", task="x", args="[]", after="first")
     job_id, free = fake_workers.job(schedule_id=first), fake_workers.job()
     other.execute("UPDATE pgbeat.schedules SET updated_at = now() WHERE name = 'then'")
