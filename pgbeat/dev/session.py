@@ -84,8 +84,6 @@ class DevSession:
         finally:
             self._stop_all()
 
-    # -- generations
-
     def _note_changes(self, paths: Sequence[Path]) -> None:
         """Has the main thread start the next generation."""
 
@@ -162,8 +160,6 @@ class DevSession:
             member.turn.close()
             self._leaving.append(member)
         self._coming.clear()
-
-    # -- ends
 
     def _reap(self) -> bool:
         """Notes which processes have ended. Returns whether one did that by itself."""

@@ -92,9 +92,6 @@ def watch_tasks() -> None:
         signals.task_postrun.connect(_ended, weak=False, dispatch_uid=__name__)
 
 
-# ----- beat
-
-
 def _headers(schedule: Schedule, trigger: str, job_id: str) -> Mapping[str, Any]:
     """Returns the headers by which a worker closes the check-in of a schedule's job."""
     config = _monitor(schedule, trigger)
@@ -168,9 +165,6 @@ def _check_in(slug: str, check_in_id: str | None, status: str, config: Any) -> N
     capture_checkin(
         monitor_slug=slug, check_in_id=check_in_id, status=status, monitor_config=config
     )
-
-
-# ----- workers
 
 
 def _ended(task: Any, retval: Any = None, **kwargs: Any) -> None:

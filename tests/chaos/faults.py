@@ -60,8 +60,6 @@ class Faults(ServerFaults):
             self._note("ended by itself", whom, now())
         self.chance.choices(list(self._kinds), list(self._kinds.values()))[0]()
 
-    # -- processes
-
     def kill_worker(self) -> None:
         """SIGKILL to a worker, with or without its children."""
         if (name := self._free(*WORKERS)) is not None:
@@ -124,8 +122,6 @@ class Faults(ServerFaults):
 
         self._go_on(thaw, name)
 
-    # -- networks and clocks
-
     def hold_network(self) -> None:
         """Holds all that a member says and hears, for less time than anybody minds."""
         if (name := self._free(*FAR)) is None:
@@ -178,8 +174,6 @@ class Faults(ServerFaults):
             self._note(f"clock of {whom} set by {by} s for {seconds} s", "-", began)
 
         self._go_on(set_right, name)
-
-    # -- sessions and transactions
 
     def cut_sessions(self) -> None:
         """Terminates some or all sessions of a member of the crew."""

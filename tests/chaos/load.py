@@ -154,8 +154,6 @@ class Load:
         with self._lock:
             self.promised.refused[kind] = self.promised.refused.get(kind, 0) + 1
 
-    # -- requests
-
     def _submit(self, chance: random.Random) -> None:
         """Submits a job, or a group of them."""
         if chance.random() < 0.1:

@@ -88,8 +88,6 @@ class TransportWorkers(Processes):
         [(consumer,)] = self.sql(query, f"%:{worker.pid}")
         return int(consumer)
 
-    # ----- tasks
-
     def send(self, task: str, *args: Any, **options: Any) -> str:
         """Publishes a task; its id."""
         return str(self.app.send_task(f"transport.{task}", args, **options).id)
@@ -117,8 +115,6 @@ class TransportWorkers(Processes):
     def await_started(self, ids: Sequence[str], seconds: float = 30.0) -> list[Entry]:
         """Waits until each has started; the entries."""
         return until(lambda: self.first_starts(*ids), seconds, f"{len(ids)} tasks start")
-
-    # ----- the tables
 
     def count(self, where: str, *parameters: Any) -> int:
         """Messages of which that is true."""

@@ -134,8 +134,6 @@ class UnitOfWork:
         """Whether the role of the session makes jobs by functions of the schema's owner."""
         return privileges.submits_as_owner(self.connection)
 
-    # -- after the commit
-
     def after_commit(self, callback: Callable[[], object]) -> None:
         """Adds a function to call after the commit, outside of any transaction.
 
@@ -154,8 +152,6 @@ class UnitOfWork:
                 logger.warning("Beat must do what failed after the commit: %s", message)
                 if self.connection.invalidated:
                     self.connection.rollback()  # what comes next gets a new connection
-
-    # -- the audit log
 
     def record(self, verb: str, before: Audited | None, after: Audited | None, **more: Any) -> None:
         """Records a row's change, as `audit.record` does."""

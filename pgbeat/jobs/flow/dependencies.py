@@ -57,9 +57,6 @@ def insert(
     return {UUID(parent) for row in rows for parent in row["parents"]}
 
 
-# ----- what follows when a parent ends
-
-
 def parents_of(ended: Iterable[Ended]) -> set[UUID]:
     """Returns the ended jobs that others may depend on."""
     return {job.id for job in ended if job.has_dependents and job.state in ENDED}
@@ -149,9 +146,6 @@ _ENDED = text(
 def ended_parents(connection: Connection, job_ids: Collection[UUID]) -> list[UUID]:
     """Returns the parents of new jobs that have ended without the jobs knowing it."""
     return list(connection.scalars(_ENDED, {"jobs": list(map(str, job_ids))}))
-
-
-# ----- what is shown
 
 
 class Parent(NamedTuple):

@@ -207,8 +207,6 @@ class _Reader:
         hour, minute, second = (int(part or 0) for part in match.groups())
         return hour * 3600 + minute * 60 + second
 
-    # -- shapes
-
     def _object(
         self, path: str, value: object, known: Collection[str], *, named: str = ""
     ) -> Mapping[str, Any]:

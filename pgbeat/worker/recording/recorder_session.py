@@ -82,8 +82,6 @@ class RecorderSession:
         self.retry_at = 0.0
         self._wait = 0.0
 
-    # ----- the connection
-
     def open(self) -> Connection:
         """Returns the connection, a new one at first."""
         if self._connection is not None and fence.is_left_behind(self._connection):
@@ -173,8 +171,6 @@ class RecorderSession:
             return producers[0]
 
         return publisher(self._app, self._settings, producer)
-
-    # ----- what is written and read
 
     def write(
         self, batch: Sequence[Attempt], shape: Shape = dict, *, wait: float | None = None

@@ -163,8 +163,6 @@ class Run:
         self._ends.callback(is_over.set)
         return pooler.url, {"direct_url": hosts}
 
-    # -- the failure
-
     def _fail(self, primary: Node) -> None:
         if self.row.failure == "switchover":
             self.cluster.switch_over()
@@ -202,8 +200,6 @@ class Run:
                 admin.execute("ALTER SYSTEM RESET default_transaction_read_only")
                 admin.execute("SELECT pg_reload_conf()")
         until(self.cluster.is_whole, _PATIENCE, "the old primary follows")
-
-    # -- what was found
 
     def _starts(self) -> list[dict[str, Any]]:
         return [line for line in _lines(self.folder / "journal") if line["phase"] == "start"]

@@ -183,8 +183,6 @@ class Cluster:
         with (self.folder / f"{command[0]}.log").open("wb") as log:
             return subprocess.Popen(command, stdout=log, stderr=log)
 
-    # -- its state
-
     def states(self) -> dict[str, dict[str, Any]]:
         """What a Patroni says of each member."""
         for node in self.nodes:
@@ -235,8 +233,6 @@ class Cluster:
         node = self.primary()
         assert node is not None
         _answer(f"http://127.0.0.1:{node.rest}/{path}", method, body, 120)
-
-    # -- ways to the primary
 
     def hosts(self, database: str) -> str:
         """A URL that names both servers."""

@@ -52,9 +52,6 @@ def job_control(make_job_control: MakeJobControl, sql: Sql) -> JobControl:
     return job_control
 
 
-# ----- unique keys
-
-
 def test_a_key_is_one_of_a_task_s(job_control: JobControl, sql: Sql) -> None:
     first = job_control.order(1, actor=ADMIN, unique_key="k")
     other = job_control.order(1, actor=ADMIN, task="jobs.other", unique_key="k")
@@ -104,9 +101,6 @@ def test_hashes_of_arguments_can_t_be_given(job_control: JobControl, sql: Sql) -
             job_control.order(2, actor=actor, unique_key=made.unique_key)
     with pytest.raises(Exception, match="must not begin with content:"):
         sql("SELECT pgbeat.submit('t', unique_key => %s)", made.unique_key)
-
-
-# ----- templates and policies
 
 
 def test_what_a_template_says_is_final(job_control: JobControl) -> None:
@@ -200,9 +194,6 @@ def test_what_a_task_s_policy_says_is_final(job_control: JobControl, sql: Sql) -
             priority=9,
         )
     job_control.do(changes.update, made, ALICE, values={"retry_base": timedelta(seconds=9)})
-
-
-# ----- limits
 
 
 def test_users_send_only_to_queues_that_exist(job_control: JobControl, sql: Sql) -> None:

@@ -68,8 +68,6 @@ class _Webhooks(FileNoun):
     def _url(self, values: Mapping[str, Any]) -> str | None:
         return values["url"] or self._environ.get(values["url_env"] or "") or None
 
-    # -- checks
-
     def check(self, name: str, given: Plain) -> dict[str, Any]:
         values = self.defaults() | given
         problems = Problems(self._problems(values))
@@ -139,8 +137,6 @@ class _Webhooks(FileNoun):
             changes = {field.removesuffix("_env"): value for field, value in changes.items()}
         return control.left_open(stored.row, changes)
 
-    # -- rows
-
     def values(self, stored: Stored) -> dict[str, Any]:
         row, base = stored.row, stored.base or {}
         url_env, secret_env = base.get("url_env"), base.get("secret_env")
@@ -178,8 +174,6 @@ class _Webhooks(FileNoun):
         if wanted["enabled"] and base.get("enabled") is not False:
             values["enabled"] = True
         return values
-
-    # -- changes
 
     def write(
         self, unit: UnitOfWork, name: str, values: Mapping[str, Any], changed: set[str] | None
