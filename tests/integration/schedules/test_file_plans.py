@@ -446,11 +446,7 @@ def test_a_thousand_schedules_are_a_few_statements(connection: Connection) -> No
 
     synced(connection, text("a", range(1000)))
     sent: list[str] = []
-
-    @event.listens_for(connection, "before_cursor_execute")
-    def note(_: Any, __: Any, statement: str, *rest: Any) -> None:
-        sent.append(statement)
-
+    event.listen(connection, "before_cursor_execute", lambda *args: sent.append(args[2]))
     plan = synced(connection, text("b", range(500, 1500)), prune=True)
     assert [len(n) for n in (plan.added, plan.changed, plan.removed)] == [500] * 3
     # BEGIN, plan, two locks, plan, three writes between two reads for the audit, COMMIT

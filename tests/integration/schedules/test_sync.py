@@ -281,11 +281,7 @@ def test_the_code_may_name_things_as_it_likes(connection: Connection) -> None:
 def test_a_thousand_entries_are_a_few_statements(connection: Connection) -> None:
     apply(connection, [entry(f"s{n}") for n in range(1000)])
     sent: list[str] = []
-
-    @event.listens_for(connection, "before_cursor_execute")
-    def note(_: Any, __: Any, statement: str, *rest: Any) -> None:
-        sent.append(statement)
-
+    event.listen(connection, "before_cursor_execute", lambda *args: sent.append(args[2]))
     changed = [entry(f"s{n}", kwargs={"x": n}) for n in range(500, 1500)]
     changes = apply(connection, changed)
     assert [len(names) for names in (changes.added, changes.changed, changes.removed)] == [500] * 3
