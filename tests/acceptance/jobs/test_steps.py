@@ -1,5 +1,6 @@
 """Tasks with steps, in real workers: what ran once, sleeps, waits, retries, and kills."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from celery import chord
 
 import pgbeat
 from pgbeat.errors import CannotStep
+from tests.support.command_line import run_with
 from tests.support.jobs import any_arguments
 from tests.support.policy_workers import NARROW, PolicyWorkers
 from tests.support.processes import until
@@ -97,6 +99,10 @@ def test_a_chord_of_jobs_that_wait(site: Site, sql: Sql) -> None:
     for job, name, attempt in jobs:
         assert attempt == 1
         assert history(sql, job) == ["snoozed"] * (1 if name == "a" else 2) + ["completed"]
+        shown = run_with(site.client, "jobs", "show", str(job), "--json").stdout
+        phases = [phase["where"] or phase["kind"] for phase in json.loads(shown)["trace"]["phases"]]
+        waits = [word for word in phases if word in ("paid/a", "paid/b", "sleeping", "snoozed")]
+        assert waits == {"a": ["sleeping"], "b": ["paid/b", "sleeping"]}[name]
     assert sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
 
 
