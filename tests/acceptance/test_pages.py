@@ -127,29 +127,29 @@ def test_an_order_with_payment(shop: Processes, database: str, tmp_path: Path, s
     first = shop.worker(app="shop")
     first.says(" ready.")
     made = shop.run(sys.executable, "-c", orders)
-    assert made.wait(30) == 0, made.output
+    assert made.wait(60) == 0, made.output
     job = made.output.split()[-1]
     waits = "SELECT message #>> '{waits_for,key}' FROM pgbeat.unfinished_jobs"
     until(lambda: sql(waits) == [("paid/17",)])
     first.kill_group()
-    assert shop.run(sys.executable, str(tmp_path / "paid.py"), "17").wait(30) == 0
+    assert shop.run(sys.executable, str(tmp_path / "paid.py"), "17").wait(60) == 0
     second = shop.worker(app="shop")
     second.says(" ready.")
     state = "SELECT state FROM pgbeat.jobs WHERE id = %s"
     until(lambda: sql(state, job) == [("completed",)], 60)
-    assert shop.run(sys.executable, str(tmp_path / "paid.py"), "17").wait(30) == 0
+    assert shop.run(sys.executable, str(tmp_path / "paid.py"), "17").wait(60) == 0
     printed = first.output + second.output
     assert printed.count("Bill for order 17") == printed.count("Shipping order 17") == 1
     assert sql("SELECT id FROM sales") == [(17,)]
     shown = shop.run(sys.executable, "-m", "pgbeat", "-A", "shop", "jobs", "show", job)
-    assert shown.wait(30) == 0, shown.output
+    assert shown.wait(60) == 0, shown.output
     trace = " ".join(shown.output.split())
     for phase in ("step bill", "waiting for event paid/17", "step book", "sleeping packing"):
         assert phase in trace
     assert '→ {"bill": "B-17"}' in trace
 
     code = "import pgbeat, shop; shop.settle.delay(18); pgbeat.emit('delivered/18')"
-    assert shop.run(sys.executable, "-c", code).wait(30) == 0
+    assert shop.run(sys.executable, "-c", code).wait(60) == 0
     states = "SELECT DISTINCT state FROM pgbeat.jobs WHERE task = 'shop.settle'"
     until(lambda: sql(states) == [("completed",)], 60)
     assert sql("SELECT id FROM sales ORDER BY 1") == [(17,), (18,)]
