@@ -386,5 +386,5 @@ def running_again() -> Iterator[None]:
         if not _passes(error):
             raise
         reason = connections.first_line(error)
-        logger.warning("A task runs again, since its end was not committed: %s", reason)
+        logger.warning("A task runs again, since the database could not commit: %s", reason)
         raise Reject(reason, requeue=True) from error
