@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from celery import current_app
 from celery._state import get_current_task
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import scoped_session
 
 from pgbeat.broker.messages import JOB_HEADER
@@ -264,8 +265,13 @@ class StepRun:
         """Returns a sleep or a wait that is over; otherwise raises what ends the attempt."""
 
         def suspended(connection: Connection) -> Suspension:
-            with connections.transaction(connection):
-                return steps.suspend(connection, self.chain, key, seconds)
+            try:
+                with connections.transaction(connection):
+                    return steps.suspend(connection, self.chain, key, seconds)
+            except DBAPIError as error:
+                if connections.sqlstate(error) != "55P03":  # a lock timeout
+                    raise
+            return steps.locked(connection)
 
         now = self.do(suspended)
         if now.is_over:

@@ -67,7 +67,8 @@ class Chain(NamedTuple):
 class Suspension(NamedTuple):
     """A sleep or a wait, as it is now."""
 
-    id: int
+    #: `None` if it is not written.
+    id: int | None
     since: datetime
     until: datetime | None
     is_over: bool
@@ -168,7 +169,7 @@ def suspend(connection: Connection, chain: Chain, key: Key, seconds: float | Non
     """Begins a sleep or a wait of so many seconds, or looks whether it is over.
 
     One that is known keeps its end. A transaction must be open, which holds the key's lock: none
-    that emits the event commits before it.
+    that emits the event commits before it. Such a lock times out after two seconds.
     """
     values = {
         "root": str(chain.root),
@@ -180,6 +181,14 @@ def suspend(connection: Connection, chain: Chain, key: Key, seconds: float | Non
         "seconds": seconds,
     }
     return Suspension(*connection.execute(_SUSPEND, values).one())
+
+
+def locked(connection: Connection) -> Suspension:
+    """Returns a wait that `suspend` could not write: whoever emits the event has not committed.
+
+    The job asks again ten seconds later, and holds nothing meanwhile.
+    """
+    return Suspension(None, connections.clock(connection), None, False, False, None, 10.0)
 
 
 class ShownStep(NamedTuple):

@@ -51,7 +51,7 @@ def emit(
         value: What the serializer `json` of Celery can write.
         connection: An open SQLAlchemy session or connection on pgbeat's database. With it, the
             event exists, and jobs wake, if and only if the caller's transaction commits; until
-            then, jobs that begin to wait for the key wait for that transaction. Without it, once
+            then, jobs that begin to wait for the key ask every ten seconds. Without it, once
             this returns.
         app: By default Celery's current app.
 

@@ -358,6 +358,24 @@ def test_whoever_begins_to_wait_waits_for_who_emits(
     assert waiter.result() == 7
 
 
+def test_whoever_begins_to_wait_does_not_wait_for_long(
+    app: Celery, job_control: JobControl, database: str
+) -> None:
+    """Its process is free while the transaction of who emits is open."""
+    job = job_control.make(1)
+    with psycopg.connect(database) as emitting:
+        emitting.execute("SELECT pgbeat.emit('k', '7')")
+        with attempt_at(app, job.id), pytest.raises(Suspended) as suspended:
+            pgbeat.wait_for("k", "1 hour")
+        assert suspended.value.delay.total_seconds() == 10
+        snooze(job_control, job.id, suspended.value)
+        asks = job_control.job(job)
+        cause = explain.of_job(job_control.connection, asks, pgbeat_now(job_control)).cause
+        assert (asks.state, cause) == ("scheduled", "waiting")
+    with attempt_at(app, job.id):
+        assert pgbeat.wait_for("k", "1 hour") == 7
+
+
 def test_an_event_needs_to_see_who_waits(app: Celery, database: str) -> None:
     with connected(database) as own:
         repeatable = own.execution_options(isolation_level="REPEATABLE READ")

@@ -77,7 +77,7 @@ DECLARE
     own   pgbeat.steps;
     event bigint;
 BEGIN
-    PERFORM set_config('lock_timeout', '10s', true);
+    PERFORM set_config('lock_timeout', '2s', true);
     IF own_kind = 'wait' THEN
         PERFORM pg_advisory_xact_lock_shared(pgbeat.event_lock(own_namespace, own_name));
     END IF;
