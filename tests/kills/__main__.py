@@ -63,11 +63,12 @@ class Kills(PolicyWorkers):
         workers = [self._worker() for _ in range(self.given.workers)]
         kill_at, changed, before = self._next_kill(), time.monotonic(), (0, 0, 0)
         runs = (f"run-{number}" for number in range(self.given.runs))
+        send_until = time.monotonic() + self.given.minutes * 60
         for look in itertools.count():
             ((jobs, executions),) = self.sql(_UNFINISHED)
-            while jobs + _MEMBERS < self.given.at_once and self._send(runs):
-                jobs += _MEMBERS + 1
             now, left = time.monotonic(), (jobs, executions, self._size())
+            while now < send_until and jobs + _MEMBERS < self.given.at_once and self._send(runs):
+                jobs += _MEMBERS + 1
             self._emit(now)
             if left != before:
                 before, changed = left, now
@@ -91,7 +92,8 @@ class Kills(PolicyWorkers):
         return file.stat().st_size if file.exists() else 0
 
     def _worker(self) -> Process:
-        return self.start("-P", "prefork", "-c", str(self.given.processes))
+        options = ("-P", "prefork", "-c", str(self.given.processes), "--without-mingle")
+        return self.worker(*options, app=self.app)
 
     def _next_kill(self) -> float:
         return time.monotonic() + self.chance.uniform(0.5, 1.5) * float(self.given.pause)
@@ -187,6 +189,7 @@ def main() -> int:
     """Does what the command line says; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
     parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--minutes", type=float, default=600, help="after which none is sent")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument(
         "--chance", type=float, default=0.03, help="that a process dies at a moment"
