@@ -232,6 +232,22 @@ def test_a_task_that_replaces_another_has_its_own_steps(
     assert calls == [0, 0, 1, 1, 2, 2]
 
 
+def test_a_job_that_was_given_up_has_the_steps_of_its_chain(
+    app: Celery, job_control: JobControl, sql: Sql
+) -> None:
+    """Its worker may be alive, and do its first step after the next retry has."""
+    ids = [job_control.make(1, max_attempts=3).id]
+    calls: list[str] = []
+    for number in (1, 2):
+        job_control.tells(job_control.begins(ids[-1]), ids[-1], "failed", error="lost")
+        ids += [row[0] for row in sql("SELECT id FROM pgbeat.jobs WHERE retry_of = %s", ids[-1])]
+        assert len(ids) == number + 1
+    for job_id in reversed(ids):
+        with attempt_at(app, job_id):
+            pgbeat.step("pay", calls.append, str(job_id))
+    assert calls == [str(ids[2])]
+
+
 @pytest.mark.parametrize("is_by_hand", [True, False])
 def test_a_retry_that_has_not_run_keeps_the_steps(
     app: Celery, job_control: JobControl, sql: Sql, is_by_hand: bool

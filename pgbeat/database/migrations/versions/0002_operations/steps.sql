@@ -47,6 +47,9 @@ DECLARE
 BEGIN
     root := job;
     SELECT j.namespace, j.retry_of INTO own_namespace, above FROM pgbeat.unfinished_jobs j WHERE j.id = job;
+    IF NOT FOUND THEN  -- it was given up, but its process is alive
+        SELECT j.namespace, j.retry_of INTO own_namespace, above FROM pgbeat.jobs j WHERE j.id = job LIMIT 1;
+    END IF;
     FOR look IN 1..1000 LOOP
         known := (SELECT s.root_id FROM pgbeat.steps s WHERE s.job_id = root LIMIT 1);
         EXIT WHEN known IS NOT NULL OR above IS NULL;
