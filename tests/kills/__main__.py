@@ -74,10 +74,9 @@ class Kills(PolicyWorkers):
                 before, changed = left, now
             if not jobs + executions or now > changed + _STILL:
                 break
-            if now > kill_at:
-                place = self.chance.randrange(len(workers))
-                workers[place].kill_group()
-                workers[place] = self._worker()
+            if now > kill_at and " ready." in workers[0].output:
+                workers[0].kill_group()
+                workers = [*workers[1:], self._worker()]
                 self.workers_killed, kill_at = self.workers_killed + 1, self._next_kill()
             if look % 100 == 0:
                 sent = f"{len(self.timeouts)} runs sent, {jobs} jobs left"
