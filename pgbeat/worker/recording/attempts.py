@@ -136,7 +136,9 @@ class Attempt:
         self.duration_ms = 1000 * (self.ended - self.began)
         if self.cpu is not None:
             self.cpu_time_ms = 1000 * (time.thread_time() - self.cpu)
-        self.job_state, self.runner, self.steps = job_state or state, None, None
+        self.job_state, self.runner = job_state or state, None
+        # An end that is written is kept for a while: an error would keep its frames with it.
+        self.steps = self.suspended = None
         self.state = state  # last: a thread that sees it sees the rest
 
     def documents(self, worker_id: int | None, pid: int) -> list[tuple[bool, dict[str, Any]]]:

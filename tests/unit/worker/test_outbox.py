@@ -1,7 +1,9 @@
 """What a process has to record, from any thread, until its recorder writes it."""
 
+import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -9,6 +11,7 @@ import pytest
 from sqlalchemy import Connection
 
 from pgbeat.jobs.running.job_reports import JobReport
+from pgbeat.jobs.running.task_exceptions import Suspended
 from pgbeat.worker.recording import outbox as outboxes
 from pgbeat.worker.recording.attempts import Attempt
 from pgbeat.worker.recording.outbox import Outbox
@@ -68,6 +71,18 @@ def test_what_runs_is_known_until_it_ends() -> None:
     one.end("failed")
     outbox.add(one)
     assert not outbox.has_running
+
+
+def test_what_has_ended_is_kept_without_the_error_that_suspended_it() -> None:
+    outbox, one = Outbox(), attempt()
+    one.suspended = Suspended(1, {"step": 1, "key": None})
+    error = weakref.ref(one.suspended)
+    one.end("snoozed", "scheduled")
+    outbox.note_ends([one])
+    gc.collect()
+    assert error() is None
+    outbox.push_again()
+    assert list(outbox.attempts) == [one]
 
 
 def test_progress_is_queued_when_asked_for_unless_the_attempt_ended() -> None:
