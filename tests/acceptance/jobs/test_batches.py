@@ -17,6 +17,7 @@ from tests.support.command_line import run_with
 from tests.support.policy_workers import PolicyWorkers
 from tests.support.processes import until
 from tests.support.rows import Sql
+from tests.support.transport_workers import POOLS
 
 
 class Site(PolicyWorkers):
@@ -101,9 +102,16 @@ def test_a_batch_starts_once_its_oldest_member_has_waited(site: Site, sql: Sql) 
     assert sql(waited) == [(True,)]
 
 
-def test_each_member_that_failed_is_retried_by_itself(site: Site, sql: Sql) -> None:
+@pytest.mark.parametrize(
+    "pool",
+    [
+        "prefork",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in POOLS if name != "prefork"),
+    ],
+)
+def test_each_member_that_failed_is_retried_by_itself(site: Site, sql: Sql, pool: str) -> None:
     """In a later batch; the others have completed. One that fails again has failed."""
-    site.start("-P", "prefork", "-c", "1")
+    site.start("-P", pool, "-c", "1")
     always, once, fine = (site.delay("flaky", how) for how in ("always", "once", "never"))
     assert (fine.get(timeout=30), once.get(timeout=30)) == (1, 2)
     with pytest.raises(ValueError, match="always"):
@@ -150,6 +158,33 @@ def test_what_a_batch_writes_is_kept_if_a_member_completes(
         calls[0].get(timeout=30)
     written = {name for (name,) in sql("SELECT name FROM effects")}
     assert written == (ids(calls) if other == "fine" else set())
+
+
+#: Ends the session that stores the first result.
+CUT = """
+    CREATE SEQUENCE cuts;
+    CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN
+        IF nextval('cuts') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
+        RETURN NEW; END$$;
+    GRANT USAGE ON SEQUENCE cuts TO PUBLIC;
+    CREATE TRIGGER cut BEFORE INSERT ON pgbeat.results FOR EACH ROW EXECUTE FUNCTION cut();
+"""
+
+
+def test_members_run_again_if_their_end_is_not_committed(site: Site, sql: Sql) -> None:
+    """Nor is what the task wrote: in the end, each has written once."""
+    sql("CREATE TABLE effects (name text)")
+    sql(CUT)
+    site.start("-P", "prefork", "-c", "1")
+    calls = [site.delay("books", "fine") for _ in range(2)]
+    done = "SELECT id::text FROM pgbeat.ended_jobs WHERE state = 'completed'"
+    until(lambda: len(sql(done)) == 1, 30, "the one that was sent has run again")
+    calls.append(site.delay("books", "fine"))
+    assert [call.get(timeout=60) for call in calls] == [None] * 3
+    until(lambda: all_ended(sql), 30, "all have ended")
+    assert sorted(name for (name,) in sql("SELECT name FROM effects")) == sorted(ids(calls))
+    runs = sql("SELECT executions FROM pgbeat.jobs ORDER BY created_at")
+    assert runs == [(2,), (2,), (1,)]
 
 
 def test_an_error_is_that_of_all_members(site: Site, sql: Sql) -> None:

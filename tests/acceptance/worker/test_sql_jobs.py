@@ -94,6 +94,7 @@ def test_a_statement_runs_and_its_rows_are_the_result(
         [seen] = sql_workers.ends(statement)
         assert (seen.job.state, seen.runs[0].result) == ("completed", rows), (statement, seen)
     assert sorted(sql("SELECT id FROM orders")) == [(4,), (5,), (11,), (12,)]
+    assert sql("SELECT versions ->> 'sql_roles' FROM pgbeat.workers") == [(sql_workers.role,)]
 
 
 #: What a statement can write in its own session that runs when its transaction commits.
