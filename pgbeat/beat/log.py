@@ -18,7 +18,7 @@ _LINES, _NAMED = 20, 3
 #: Launches of one batch that get a line each. More are summed up, unless the level is DEBUG.
 _LAUNCHES = 100
 #: Numbers and ids in a reason: with other ones it is the same reason.
-_VARYING = re.compile(r"[0-9a-f]*[0-9][0-9a-f.,-]*")
+_VARYING = re.compile(r"[0-9a-f-]*[0-9][0-9a-f.,-]*")
 
 
 class DecisionLog:

@@ -30,8 +30,8 @@ ME = f"user:{getpass.getuser()}"
 READING = {
     "cursor show",
     "audit", "calendars check", "calendars list", "calendars show", "check", "dead list", "demo",
-    "doctor", "errors", "explain", "export", "fence tasks", "forecast", "groups list",
-    "groups show", "health", "versions",
+    "doctor", "errors", "events list", "events url", "explain", "export", "fence tasks", "forecast",
+    "groups list", "groups show", "health", "versions",
     "history", "jobs list", "jobs logs", "jobs show", "jobs stats", "jobs tail", "jobs tree",
     "jobs stack",
     "lanes list", "lanes show",
@@ -211,6 +211,12 @@ CHANGING = {
         first=(ADD, "disable {n}"),
         before={"enabled": False},
         after={"enabled": True},
+    ),
+    "events emit": Case(
+        "emit event {n}",
+        "events emit {n} --value 12",
+        'POST /events {"key": "{n}", "value": 12}',
+        "events?do=emit&key={n}&value=12",
     ),
     "groups cancel": plain(
         "cancel", "group", "{group}", before={"cancelled_by": None}, after={"cancelled_by": "{me}"}
@@ -487,6 +493,7 @@ OTHER_ROUTES = {
     "POST /admin/scheduled-jobs/preview",
     "POST /admin/scheduled-jobs/{}/check",
     "POST /admin/scheduled-jobs/{}/preview",
+    "POST /callbacks/{}",
     "POST /console/preview",
     "POST /login",
     "POST /login/link",

@@ -49,25 +49,25 @@ pgbeat.tracing.instrument(provider)
 app = Celery("traced", broker=os.environ["TESTS_BROKER"], backend=os.environ["TESTS_BROKER"])
 app.conf.update(task_ignore_result=True, result_expires=None)
 
-@app.task(name="traced.add")
+@app.task(shared=False, name="traced.add")
 def add(x=1, y=2):
     with provider.get_tracer("app").start_as_current_span("inside"):
         return x + y
 
-@app.task(name="traced.in_lane", pgbeat={"lane": "one"})
+@app.task(shared=False, name="traced.in_lane", pgbeat={"lane": "one"})
 def in_lane():
     add.delay(5)
 
-@app.task(name="traced.batch", pgbeat={"batch": 2, "batch_after": "1 hour"})
+@app.task(shared=False, name="traced.batch", pgbeat={"batch": 2, "batch_after": "1 hour"})
 def batch(members):
     with provider.get_tracer("app").start_as_current_span("inside"):
         pass
 
-@app.task(name="traced.fail")
+@app.task(shared=False, name="traced.fail")
 def fail():
     raise ValueError("no such thing")
 
-@app.task(name="traced.skip")
+@app.task(shared=False, name="traced.skip")
 def skip():
     raise Skip("nothing to do")
 """
