@@ -163,8 +163,8 @@ def _forgotten(scanned: CTE, dry_run: bool) -> Select[Any]:
     return select(scanned.c.id).where(*(~job for job in of_chain))
 
 
-def _unused_events(scanned: CTE, dry_run: bool) -> Select[Any]:
-    return select(scanned.c.id).where(~exists().where(steps.c.event_id == scanned.c.id))
+def _all(scanned: CTE, dry_run: bool) -> Select[Any]:
+    return select(scanned.c.id)
 
 
 def _old_deliveries(scanned: CTE, dry_run: bool) -> Select[Any]:
@@ -254,7 +254,7 @@ KINDS = (
         "events",
         events,
         _by_id(events, events.c.emitted_at, where=events.c.namespace == _NAMESPACE),
-        _unused_events,
+        _all,
     ),
     PrunedKind("stacks", stacks, _by_id(stacks, stacks.c.asked_at, stacks.c.job_id), _orphans),
     PrunedKind(
@@ -267,10 +267,7 @@ KINDS = (
         _BY_TIME,
     ),
     PrunedKind(
-        "audit",
-        audit,
-        _by_id(audit, audit.c.at, where=audit.c.namespace == _NAMESPACE),
-        lambda scanned, dry_run: select(scanned.c.id),
+        "audit", audit, _by_id(audit, audit.c.at, where=audit.c.namespace == _NAMESPACE), _all
     ),
 )
 

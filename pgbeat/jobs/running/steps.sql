@@ -3,15 +3,14 @@
 SELECT coalesce(has_table_privilege(to_regclass('pgbeat.steps'), 'SELECT'), false)
 
 -- name: columns
-s.id, s.kind, s.name, s.n, s.value, s.content_type, s.content_encoding, e.value::text AS event,
-       s.event_id IS NOT NULL AS has_event, s.began_at, s.until, s.finished_at
+s.id, s.kind, s.name, s.n, s.value, s.content_type, s.content_encoding, s.event::text AS event,
+       s.event IS NOT NULL AS has_event, s.began_at, s.until, s.finished_at
 
 -- At least one row: the chain's first job and the namespace are in each.
 -- name: open
 SELECT t.root, t.own_namespace, {columns}
   FROM pgbeat.take_steps(CAST(:job AS uuid)) AS t
        LEFT JOIN pgbeat.steps s ON s.root_id = t.root
-       LEFT JOIN pgbeat.events e ON e.id = s.event_id
  ORDER BY s.id
 
 -- A step is recorded once: by the run that commits first.
@@ -41,7 +40,7 @@ roots AS (
     UNION
     SELECT s.root_id FROM pgbeat.steps s WHERE s.job_id = ANY (ARRAY(SELECT unnest(ids) FROM chain)))
 SELECT {columns}
-  FROM pgbeat.steps s LEFT JOIN pgbeat.events e ON e.id = s.event_id
+  FROM pgbeat.steps s
  WHERE s.root_id = ANY (ARRAY(SELECT id FROM roots))
  ORDER BY s.id LIMIT 1000
 

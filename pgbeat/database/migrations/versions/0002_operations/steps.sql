@@ -25,7 +25,7 @@ CREATE TABLE pgbeat.steps (
     value            bytea,                      -- by the task's serializer
     content_type     text,
     content_encoding text,
-    event_id         bigint,                     -- NULL, of a wait that is over: it timed out
+    event            jsonb,                      -- its value; NULL, of a wait that is over: it timed out
     began_at         timestamptz NOT NULL,
     until            timestamptz,                -- a sleep ends, a wait times out; NULL: never
     finished_at      timestamptz,                -- NULL: it sleeps or waits
@@ -34,7 +34,6 @@ CREATE TABLE pgbeat.steps (
     CONSTRAINT steps_returned CHECK (kind <> 'step' OR finished_at IS NOT NULL)
 );
 CREATE INDEX steps_of_job ON pgbeat.steps (job_id);
-CREATE INDEX steps_of_event ON pgbeat.steps (event_id) WHERE event_id IS NOT NULL;
 CREATE INDEX steps_waiting ON pgbeat.steps (namespace, name) WHERE kind = 'wait' AND finished_at IS NULL;
 
 -- Takes the steps of a job's chain over for the job, which runs, and returns the chain's first job and its
@@ -77,8 +76,8 @@ RETURNS TABLE (id bigint, since timestamptz, until timestamptz, is_over boolean,
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    own   pgbeat.steps;
-    event bigint;
+    own pgbeat.steps;
+    got jsonb;
 BEGIN
     PERFORM set_config('lock_timeout', '2s', true);
     IF own_kind = 'wait' THEN
@@ -91,15 +90,15 @@ BEGIN
     SELECT s.* INTO own FROM pgbeat.steps s
      WHERE s.root_id = root AND s.kind = own_kind AND s.name = own_name AND s.n = own_n FOR UPDATE;
     IF own.finished_at IS NULL THEN
-        event := (SELECT e.id FROM pgbeat.events e
-                   WHERE own_kind = 'wait' AND e.namespace = own_namespace AND e.key = own_name);
-        IF event IS NOT NULL OR own.until <= clock_timestamp() THEN
-            UPDATE pgbeat.steps s SET event_id = event, finished_at = clock_timestamp()
+        got := (SELECT e.value FROM pgbeat.events e
+                 WHERE own_kind = 'wait' AND e.namespace = own_namespace AND e.key = own_name);
+        IF got IS NOT NULL OR own.until <= clock_timestamp() THEN
+            UPDATE pgbeat.steps s SET event = got, finished_at = clock_timestamp()
              WHERE s.id = own.id RETURNING s.* INTO own;
         END IF;
     END IF;
     RETURN QUERY SELECT own.id, own.began_at, own.until, own.finished_at IS NOT NULL,
-        own.event_id IS NOT NULL, (SELECT e.value::text FROM pgbeat.events e WHERE e.id = own.event_id),
+        own.event IS NOT NULL, own.event::text,
         extract(epoch FROM own.until - clock_timestamp())::float8;
 END
 $$;
@@ -117,7 +116,6 @@ CREATE FUNCTION pgbeat.emit(
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
-    event bigint;
     waits bigint[];
     woken uuid[];
 BEGIN
@@ -130,14 +128,14 @@ BEGIN
             USING ERRCODE = 'invalid_transaction_state', SCHEMA = 'pgbeat', TABLE = 'events';
     END IF;
     PERFORM pg_advisory_xact_lock(pgbeat.event_lock(namespace, key));
-    INSERT INTO pgbeat.events AS e (namespace, key, value, emitted_by)
-    VALUES (namespace, key, coalesce(value, 'null'), emitted_by)
-    ON CONFLICT DO NOTHING RETURNING e.id INTO event;
-    IF event IS NULL THEN
+    value := coalesce(value, 'null');
+    INSERT INTO pgbeat.events (namespace, key, value, emitted_by)
+    VALUES (namespace, key, value, emitted_by) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
         RETURN false;
     END IF;
     WITH ended AS (
-        UPDATE pgbeat.steps s SET event_id = event, finished_at = clock_timestamp()
+        UPDATE pgbeat.steps s SET event = value, finished_at = clock_timestamp()
          WHERE s.kind = 'wait' AND s.finished_at IS NULL AND s.namespace = emit.namespace AND s.name = key
         RETURNING s.id, s.job_id, s.root_id)
     SELECT array_agg(DISTINCT w.id), array_agg(DISTINCT coalesce(c.id, w.job_id)) INTO waits, woken
