@@ -28,11 +28,11 @@ from pgbeat.results.rows import (
     as_number,
     as_text,
     bytea,
-    decompressed,
     encoded,
     stored_results,
 )
 from pgbeat.results.store import Joined, Store, StorePlace
+from pgbeat.results.values import decompressed
 from pgbeat.results.waiting import ResultConsumer, Waits
 
 #: Schemes that stand for the broker's database.

@@ -23,7 +23,8 @@ from pgbeat.broker.publishing.transaction import InTransaction
 from pgbeat.database import connections
 from pgbeat.errors import ConfigError
 from pgbeat.results import statements
-from pgbeat.results.rows import Encoded, bytea, decompressed, encoded, text
+from pgbeat.results.rows import Encoded, bytea, encoded, text
+from pgbeat.results.values import decompressed
 
 if TYPE_CHECKING:
     from pgbeat.results.backend import ResultBackend

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from celery.backends import base
 from psycopg.pq.abc import PGresult
 
 from pgbeat import storable
@@ -23,10 +22,6 @@ COLUMNS = {
     "queue",
     "retries",
 }
-#: Decompresses a value's body. Of celery 5.7; before it none is compressed.
-decompressed: Callable[[bytes], bytes] = getattr(
-    base, "decompress_payload", lambda payload: payload
-)
 
 
 class Encoded(NamedTuple):

@@ -1,15 +1,21 @@
 """Encodes values beside results: those of steps by a task's serializer, those of events as JSON."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
+from celery.backends import base
 from kombu.exceptions import EncodeError as EncodeError
 from kombu.serialization import dumps, loads, prepare_accept_content
 from kombu.utils import json as kombu_json
 
 from pgbeat.results.rows import Encoded
 from pgbeat.storable import storable_json
+
+#: Decompresses a value's body. Of celery 5.7; before it none is compressed.
+decompressed: Callable[[bytes], bytes] = getattr(
+    base, "decompress_payload", lambda payload: payload
+)
 
 
 def encode(value: Any, serializer: str) -> Encoded:
