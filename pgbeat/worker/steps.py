@@ -221,10 +221,7 @@ class StepRun:
 
     @contextmanager
     def inside(self, key: Key) -> Iterator[None]:
-        """Runs a step's function as the block, which may have no steps itself.
-
-        Unless the task reports its progress, the message is the step's name.
-        """
+        """Runs a step's function as the block; its name is the progress if the task reports none."""
         self.running = key
         _, recorder = current_attempt()
         if recorder is not None and self._attempt.progress is self._progress:
