@@ -35,7 +35,7 @@ from pgbeat.database.kept import kept
 from pgbeat.errors import CannotStep, TimedOut
 from pgbeat.jobs.policy.batches import is_batch
 from pgbeat.jobs.running import steps
-from pgbeat.jobs.running.steps import OF_NEXT, Key, Kind, Step, Suspension
+from pgbeat.jobs.running.steps import OF_NEXT, Kind, Step, StepKey, Suspension
 from pgbeat.jobs.running.task_exceptions import LONGEST, Cancelled, Snooze, Suspended
 from pgbeat.jobs.verbs import events
 from pgbeat.results import values
@@ -193,7 +193,7 @@ class StepRun:
         )
         self._before = OF_NEXT * int(task.request.replaced_task_nesting or 0)
         #: What earlier attempts have recorded, and of that what this one has not met yet.
-        self.known: dict[Key, Step] = {
+        self.known: dict[StepKey, Step] = {
             step.key: step
             for step in self.chain.steps
             if self._before < step.key.number < self._before + OF_NEXT
@@ -203,13 +203,13 @@ class StepRun:
         #: Whether all steps so far came in the recorded order.
         self.is_in_order = True
         #: The step that runs, and the progress that names it.
-        self.running: Key | None = None
+        self.running: StepKey | None = None
         self._progress: Progress | None = None
 
-    def next(self, kind: Kind, name: str) -> Key:
+    def next(self, kind: Kind, name: str) -> StepKey:
         """Returns the key of a step that begins, and notes if it is out of the recorded order."""
         self._counts[kind, name] += 1
-        key = Key(kind, name, self._before + self._counts[kind, name])
+        key = StepKey(kind, name, self._before + self._counts[kind, name])
         expected = next(iter(self._left), key)
         self._left.pop(key, None)
         if key != expected and self.is_in_order:
@@ -220,8 +220,8 @@ class StepRun:
         return key
 
     @contextmanager
-    def inside(self, key: Key) -> Iterator[None]:
-        """Runs a step's function as the block; its name is the progress if the task reports none."""
+    def inside(self, key: StepKey) -> Iterator[None]:
+        """Runs a step's function as the block. Its name is the progress if its task has none."""
         self.running = key
         _, recorder = current_attempt()
         if recorder is not None and self._attempt.progress is self._progress:
@@ -258,7 +258,7 @@ class StepRun:
         """Returns such a value, if the app accepts what it was written by."""
         return values.decode(value, self._task.app.conf.accept_content)
 
-    def suspend(self, key: Key, seconds: float | None) -> Suspension:
+    def suspend(self, key: StepKey, seconds: float | None) -> Suspension:
         """Returns a sleep or a wait that is over; otherwise raises what ends the attempt."""
 
         def suspended(connection: Connection) -> Suspension:
@@ -294,7 +294,7 @@ class _Transaction:
             self.connection.begin()
         self._own = self._session.get_transaction()
 
-    def keep(self, run: StepRun, key: Key, value: Encoded, began: float) -> Encoded | None:
+    def keep(self, run: StepRun, key: StepKey, value: Encoded, began: float) -> Encoded | None:
         """Commits with the record; rolls back if there is one, and returns its value."""
         if self._session.get_transaction() is not self._own:
             raise CannotStep(

@@ -25,7 +25,7 @@ Kind = Literal["step", "sleep", "wait"]
 OF_NEXT = 100_000
 
 
-class Key(NamedTuple):
+class StepKey(NamedTuple):
     """What tells a step from the others of its job: `number` counts those of its name in a run."""
 
     kind: Kind
@@ -41,7 +41,7 @@ class Step(NamedTuple):
     """A step as it is recorded: one that has returned, a sleep or a wait."""
 
     id: int
-    key: Key
+    key: StepKey
     #: What it returned, unless it is a wait.
     encoded: Encoded
     #: The event that a wait has got: its value as JSON.
@@ -129,7 +129,7 @@ def take(connection: Connection, job_id: str, *, namespace: str) -> Chain:
 def _step(row: Any) -> Step:
     return Step(
         row.id,
-        Key(row.kind, row.name, row.n),
+        StepKey(row.kind, row.name, row.n),
         _encoded(row),
         row.event,
         row.has_event,
@@ -145,7 +145,7 @@ def _encoded(row: Any) -> Encoded:
 
 
 def record(
-    connection: Connection, chain: Chain, key: Key, value: Encoded, seconds: float
+    connection: Connection, chain: Chain, key: StepKey, value: Encoded, seconds: float
 ) -> Encoded | None:
     """Records that a step has returned a value, after so many seconds.
 
@@ -165,7 +165,9 @@ def record(
     return _encoded(connection.execute(_RECORDED, values).one())
 
 
-def suspend(connection: Connection, chain: Chain, key: Key, seconds: float | None) -> Suspension:
+def suspend(
+    connection: Connection, chain: Chain, key: StepKey, seconds: float | None
+) -> Suspension:
     """Begins a sleep or a wait of so many seconds, or looks whether it is over.
 
     One that is known keeps its end. A transaction must be open, which holds the key's lock: none

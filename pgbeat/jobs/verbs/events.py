@@ -20,7 +20,7 @@ from pgbeat.results import values
 from pgbeat.storable import is_deep
 
 
-class Event(NamedTuple):
+class KeptEvent(NamedTuple):
     """A row of `pgbeat.events`."""
 
     id: int
@@ -102,7 +102,7 @@ def find(connection: Connection, namespace: str, key: str) -> str | None:
     return value
 
 
-def get(connection: Connection, redactor: Redactor, namespace: str, key: str) -> Event:
+def get(connection: Connection, redactor: Redactor, namespace: str, key: str) -> KeptEvent:
     """Returns an event that there is, masked."""
     row = connection.execute(_GET, {"namespace": namespace, "key": key}).one()
     return _shown(row, redactor)
@@ -116,7 +116,7 @@ def page(
     prefix: str | None = None,
     before: int | None = None,
     limit: int = 50,
-) -> list[Event]:
+) -> list[KeptEvent]:
     """Returns events whose keys begin so, masked, the newest first.
 
     For the next page, `before` is the last event's `id`. Who sees keys masked finds none by them.
@@ -131,8 +131,8 @@ def page(
         raise
 
 
-def _shown(row: Any, redactor: Redactor) -> Event:
-    event = Event(*row)
+def _shown(row: Any, redactor: Redactor) -> KeptEvent:
+    event = KeptEvent(*row)
     value = None if is_deep(event.value) else redactor.value(None, event.value)
     return event._replace(key=redactor.whole(None, event.key), value=value)
 

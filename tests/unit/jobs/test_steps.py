@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from kombu.exceptions import ContentDisallowed, EncodeError
 
-from pgbeat.jobs.running.steps import Key
+from pgbeat.jobs.running.steps import StepKey
 from pgbeat.jobs.running.task_exceptions import Suspended
 from pgbeat.results import values
 
 
 def test_keys_are_numbered_from_the_second_on() -> None:
-    assert [str(Key("step", "pay", number)) for number in (1, 2)] == ["pay", "pay#2"]
+    assert [str(StepKey("step", "pay", number)) for number in (1, 2)] == ["pay", "pay#2"]
 
 
 @pytest.mark.parametrize(

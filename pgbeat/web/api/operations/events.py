@@ -24,7 +24,7 @@ class NewEvent(Body):
     )
 
 
-@of_row(events.Event)
+@of_row(events.KeptEvent)
 class FoundEvent(BaseModel):
     """An event. A key has one."""
 
