@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from pgbeat.beat.maintenance import planner_statistics
+from pgbeat.beat.maintenance.planner_statistics import PlannerStatistics
 from pgbeat.jobs.running import executions
 from pgbeat.testing.databases import Databases
 from pgbeat.worker.recording import recorder_session
@@ -46,7 +46,7 @@ def test_pages_without_rows_mislead_no_plan(pgbeat_databases: Databases) -> None
         with psycopg.connect(dsn, autocommit=True) as connection:
             fill_newest(connection, 100, rows)
         with connected(dsn) as connection:
-            until(lambda: "unfinished_jobs" in planner_statistics.renew(connection))
+            until(lambda: "unfinished_jobs" in PlannerStatistics().renew(connection))
         with explained(dsn, rows) as (world, plans):
             for name in ("beat: jobs whose time has come", "people: 50 jobs are cancelled"):
                 query = QUERIES[name]

@@ -9,8 +9,9 @@ from celery import Celery
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.beat.maintenance import freshness, histories, load, planner_statistics
+from pgbeat.beat.maintenance import freshness, histories, load
 from pgbeat.beat.maintenance.background import Background
+from pgbeat.beat.maintenance.planner_statistics import PlannerStatistics
 from pgbeat.beat.maintenance.pruner import Pruner
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
@@ -56,7 +57,7 @@ class LeaderMaintenance:
             Background(
                 settings, "load", lambda c: load.keep(c, settings, route), first=30.0, every=60.0
             ),
-            Background(settings, "statistics", planner_statistics.renew, first=5.0, every=5.0),
+            Background(settings, "statistics", PlannerStatistics().renew, first=5.0, every=5.0),
         )
         self._overlooked = dependencies.Overlooked(settings.namespace)
         self._recovery = Recovery(settings.namespace)

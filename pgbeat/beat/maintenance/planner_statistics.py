@@ -6,6 +6,8 @@ statements that should read a few rows read all that wait. Autovacuum would put 
 later, or more if its workers are busy.
 """
 
+import time
+
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
@@ -14,6 +16,9 @@ from pgbeat.database.locks import lock_waits
 
 #: So many rows may be read for nothing; and so many times as many as the statistics know of.
 _FEW, _TIMES = 1_000, 10
+#: Seconds between two analyses of a table: in one with millions of dead rows, whose statistics each
+#: vacuum spoils again, it takes a third of one.
+_PAUSE = 60.0
 
 # A table that was never vacuumed, which has no pages here, is estimated by its size.
 _OUTGROWN = text(
@@ -28,21 +33,31 @@ _OUTGROWN = text(
 _ANALYZE = text("SELECT pgbeat.analyze_table(:id)")
 
 
-def renew(connection: Connection) -> list[str]:
-    """Analyzes the tables that have outgrown their statistics, each in a transaction of its own.
+class PlannerStatistics:
+    """Renews the statistics of tables, each at most once a minute."""
 
-    `connection` is in autocommit mode. Returns the names of the tables. One that is being vacuumed
-    or altered is left out: a vacuum counts its rows, too.
-    """
-    renewed = []
-    for id, name in connection.execute(_OUTGROWN, {"few": _FEW, "times": _TIMES}).all():
-        try:
-            with connections.transaction(connection):
-                lock_waits.briefly(connection)
-                connection.execute(_ANALYZE, {"id": id})
-        except DBAPIError as error:
-            if not lock_waits.is_lock_timeout(error):
-                raise
-        else:
-            renewed.append(name)
-    return renewed
+    def __init__(self) -> None:
+        #: By table, when it was analyzed last (`time.monotonic()`).
+        self._renewed_at: dict[int, float] = {}
+
+    def renew(self, connection: Connection) -> list[str]:
+        """Analyzes the tables that have outgrown their statistics, in a transaction each.
+
+        `connection` is in autocommit mode. Returns the names of the tables. One that is being
+        vacuumed or altered is left out: a vacuum counts its rows, too.
+        """
+        renewed, now = [], time.monotonic()
+        for id, name in connection.execute(_OUTGROWN, {"few": _FEW, "times": _TIMES}).all():
+            if now - self._renewed_at.get(id, -_PAUSE) < _PAUSE:
+                continue
+            try:
+                with connections.transaction(connection):
+                    lock_waits.briefly(connection)
+                    connection.execute(_ANALYZE, {"id": id})
+            except DBAPIError as error:
+                if not lock_waits.is_lock_timeout(error):
+                    raise
+            else:
+                self._renewed_at[id] = now
+                renewed.append(name)
+        return renewed

@@ -5,8 +5,8 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat.beat.maintenance import planner_statistics
 from pgbeat.beat.maintenance.leader_maintenance import LeaderMaintenance
+from pgbeat.beat.maintenance.planner_statistics import PlannerStatistics
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
 from tests.support import roles
@@ -48,10 +48,14 @@ def known(sql: Sql, table: str) -> int:
 @pytest.mark.usefixtures("outgrown")
 def test_outgrown_tables_are_analyzed_once(connection: Connection, sql: Sql, database: str) -> None:
     assert [known(sql, table) for table in _FILL] == [1, 1]
-    assert sorted(planner_statistics.renew(connection)) == sorted(_FILL)
+    statistics = PlannerStatistics()
+    assert sorted(statistics.renew(connection)) == sorted(_FILL)
     assert [known(sql, table) for table in _FILL] == [2_001, 2_001]
     fill(database, "message_ends", 5_000)  # not yet ten times as many
-    assert planner_statistics.renew(connection) == []
+    assert PlannerStatistics().renew(connection) == []
+    fill(database, "message_ends", 20_000)
+    assert statistics.renew(connection) == []  # it was analyzed just now
+    assert PlannerStatistics().renew(connection) == ["message_ends"]
 
 
 @pytest.mark.usefixtures("outgrown")
@@ -60,15 +64,15 @@ def test_a_table_that_is_being_vacuumed_is_left_out(
 ) -> None:
     with psycopg.connect(database) as other:
         other.execute("LOCK TABLE pgbeat.message_ends IN SHARE UPDATE EXCLUSIVE MODE")
-        assert planner_statistics.renew(connection) == ["untracked_tasks"]
-    assert planner_statistics.renew(connection) == ["message_ends"]
+        assert PlannerStatistics().renew(connection) == ["untracked_tasks"]
+    assert PlannerStatistics().renew(connection) == ["message_ends"]
 
 
 @pytest.mark.usefixtures("outgrown")
 def test_a_beat_that_owns_no_table_analyzes_them(database: str, sql: Sql) -> None:
     role = roles.make(database, "beat")
     with connected(role.dsn) as connection:
-        assert sorted(planner_statistics.renew(connection)) == sorted(_FILL)
+        assert sorted(PlannerStatistics().renew(connection)) == sorted(_FILL)
     assert known(sql, "message_ends") == 2_001
     roles.drop(database, role)
 
