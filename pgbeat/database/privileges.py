@@ -11,7 +11,7 @@ def may_change(connection: Connection, table: str) -> bool:
 
 
 def may_read(connection: Connection, table: str) -> bool:
-    """Returns whether the role may read all columns of a table of pgbeat's."""
+    """Returns whether the role may read all columns of a table of pgbeat's, if it is there."""
     return bool(connection.scalar(_MAY_READ, {"table": f"pgbeat.{table}"}))
 
 
@@ -26,7 +26,7 @@ def is_denied(error: BaseException) -> bool:
 
 
 _WRITES_JOBS = text("SELECT has_table_privilege('pgbeat.unfinished_jobs', 'INSERT')")
-_MAY_READ = text("SELECT has_table_privilege(:table, 'SELECT')")
+_MAY_READ = text("SELECT coalesce(has_table_privilege(to_regclass(:table), 'SELECT'), false)")
 _MAY_CHANGE = text(
     """
     SELECT current_setting('transaction_read_only') = 'off'

@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pgbeat.access.redaction import Redactor
-from pgbeat.database import sql
+from pgbeat.database import privileges, sql
 from pgbeat.errors import InvalidTransition, NoReply
 from pgbeat.jobs.rows.model import Job
 
@@ -50,15 +50,9 @@ class Stack(NamedTuple):
 
 
 _SQL = "stacks.sql"
-_ARE_KEPT = text(sql.load(_SQL, "are_kept"))
 _ASK, _ANSWER = text(sql.load(_SQL, "ask")), text(sql.load(_SQL, "answer"))
 _KEEP, _OF_JOB = text(sql.load(_SQL, "keep")), text(sql.load(_SQL, "of_job"))
 _DELETE = text("DELETE FROM pgbeat.stacks WHERE job_id = :job")
-
-
-def are_kept(connection: Connection) -> bool:
-    """Returns whether the schema has stacks, and this role may read them."""
-    return bool(connection.scalar(_ARE_KEPT))
 
 
 def of_job(
@@ -68,7 +62,7 @@ def of_job(
 
     With `ask_first` the newest is that of now, if the job runs: raises `NoReply` as `ask` does.
     """
-    if not are_kept(connection):
+    if not privileges.may_read(connection, "stacks"):
         return []
     if ask_first and job.state == "running":
         with suppress(InvalidTransition):  # it has just ended
@@ -103,11 +97,11 @@ def _read(row: Any, redactor: Redactor, job: Job) -> Stack:
 
 def keep(connection: Connection, row: Mapping[str, Any]) -> None:
     """Writes a stack: `job_id`, `execution_id`, `reason`, `memory_mb` and `stack`."""
-    if are_kept(connection):
+    if privileges.may_read(connection, "stacks"):
         connection.execute(_KEEP, row)
 
 
 def delete(connection: Connection, job_id: UUID) -> None:
     """Deletes the stacks of a job."""
-    if are_kept(connection):
+    if privileges.may_read(connection, "stacks"):
         connection.execute(_DELETE, {"job": job_id})

@@ -1,7 +1,3 @@
--- Whether the schema has the table, and this role may read it: before 0002 it doesn't.
--- name: are_kept
-SELECT coalesce(has_table_privilege(to_regclass('pgbeat.stacks'), 'SELECT'), false)
-
 -- Asks the process of the job's newest execution.
 -- name: ask
 INSERT INTO pgbeat.stacks (job_id, execution_id, reason)

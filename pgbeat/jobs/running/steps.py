@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.access.actors import is_name
 from pgbeat.access.redaction import Redactor
-from pgbeat.database import connections, sql
+from pgbeat.database import connections, privileges, sql
 from pgbeat.errors import InvalidInput, InvalidJob, SchemaError
 from pgbeat.jobs.rows.model import Job
 from pgbeat.results.rows import Encoded
@@ -80,7 +80,7 @@ class Suspension(NamedTuple):
 
 
 _SQL = "steps.sql"
-_ARE_KEPT, _OPEN = text(sql.load(_SQL, "are_kept")), text(sql.load(_SQL, "open"))
+_OPEN = text(sql.load(_SQL, "open"))
 _RECORD, _RECORDED = text(sql.load(_SQL, "record")), text(sql.load(_SQL, "recorded"))
 _SUSPEND, _OF_JOB = text(sql.load(_SQL, "suspend")), text(sql.load(_SQL, "of_job"))
 _FORGET, _DELETE = text(sql.load(_SQL, "forget")), text(sql.load(_SQL, "delete"))
@@ -105,11 +105,6 @@ def require_schema(error: DBAPIError) -> None:
     if connections.sqlstate(error) in ("42883", "42P01"):
         message = "steps and events need version 0002 of the schema"
         raise SchemaError(message, advice="run `pgbeat migrate`") from error
-
-
-def are_kept(connection: Connection) -> bool:
-    """Returns whether the schema has steps, and this role may read them."""
-    return bool(connection.scalar(_ARE_KEPT))
 
 
 def take(connection: Connection, job_id: str, *, namespace: str) -> Chain:
@@ -219,7 +214,7 @@ class ShownStep(NamedTuple):
 
 def of_job(connection: Connection, redactor: Redactor, job: Job) -> list[ShownStep]:
     """Returns the first 1,000 steps of a job's chain, in order, with their values masked."""
-    if not are_kept(connection):
+    if not privileges.may_read(connection, "steps"):
         return []
     rows = connection.execute(_OF_JOB, {"job": job.id})
     return [_shown(_step(row), redactor, job.task) for row in rows]
@@ -251,7 +246,7 @@ def forget(connection: Connection, job: Job, name: str) -> list[str]:
     Returns their names. Raises `InvalidJob` if there is none of that name.
     """
     known: Sequence[Step] = ()
-    if are_kept(connection):
+    if privileges.may_read(connection, "steps"):
         known = [_step(row) for row in connection.execute(_OF_JOB, {"job": job.id})]
     names = [str(step.key) for step in known]
     if name not in names:
@@ -266,5 +261,5 @@ def forget(connection: Connection, job: Job, name: str) -> list[str]:
 
 def delete(connection: Connection, job_id: UUID) -> None:
     """Deletes the steps of a deleted job, unless another job of its chain needs them."""
-    if are_kept(connection):
+    if privileges.may_read(connection, "steps"):
         connection.execute(_DELETE, {"job": job_id})

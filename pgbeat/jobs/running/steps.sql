@@ -1,7 +1,3 @@
--- Whether the schema has the table, and this role may read it: before 0002 it doesn't.
--- name: are_kept
-SELECT coalesce(has_table_privilege(to_regclass('pgbeat.steps'), 'SELECT'), false)
-
 -- name: columns
 s.id, s.kind, s.name, s.n, s.value, s.content_type, s.content_encoding, s.event::text AS event,
        s.event IS NOT NULL AS has_event, s.began_at, s.until, s.finished_at

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings, place
-from pgbeat.database import connections, fence, poolers, sql
+from pgbeat.database import connections, fence, poolers, privileges, sql
 from pgbeat.database.locks import lock_waits
 from pgbeat.database.migrations import migrate
 from pgbeat.database.prepared import PreparedConnection
@@ -28,7 +28,7 @@ from pgbeat.errors import SchemaError
 from pgbeat.jobs.flow import dispatch, lifecycle
 from pgbeat.jobs.flow.dispatch import Dispatched
 from pgbeat.jobs.lanes.model import Room
-from pgbeat.jobs.running import job_reports, stacks
+from pgbeat.jobs.running import job_reports
 from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.jobs.running.stacks import Reason
 from pgbeat.jobs.states.endings import Ended
@@ -213,7 +213,7 @@ class RecorderSession:
         That is that it ends (`cancel`), or its stack.
         """
         connection = self.open()
-        self._has_stacks = self._has_stacks or stacks.are_kept(connection)
+        self._has_stacks = self._has_stacks or privileges.may_read(connection, "stacks")
         ids = {"jobs": [attempt.job_id for attempt in running]}
         if self._has_stacks:
             ids["executions"] = [attempt.id for attempt in running]
