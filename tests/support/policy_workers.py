@@ -43,3 +43,9 @@ class PolicyWorkers(JournalWorkers):
         """Returns a signature."""
         _, _, prefix = self.app.rpartition(".")
         return self.client.signature(f"{prefix}.{name}", args=args, options=options)
+
+
+def history(sql: Sql, job: str) -> list[str]:
+    """Returns the states of a job's executions, in order."""
+    rows = sql("SELECT state FROM pgbeat.executions WHERE job_id = %s ORDER BY number", job)
+    return [row[0] for row in rows]

@@ -13,7 +13,7 @@ from pgbeat.jobs.explaining import explain
 from pgbeat.jobs.rows import model as jobs
 from tests.support.command_line import run_with
 from tests.support.databases import connected
-from tests.support.policy_workers import NARROW, PolicyWorkers
+from tests.support.policy_workers import NARROW, PolicyWorkers, history
 from tests.support.processes import until
 from tests.support.rows import Sql
 
@@ -49,12 +49,6 @@ def site(database: str, sql: Sql, tmp_path: Path) -> Iterator[Site]:
     sql("CREATE TABLE effects (name text)")
     with Site.at_work(database, tmp_path, sql) as site:
         yield site
-
-
-def history(sql: Sql, job: str) -> list[str]:
-    """Returns the states of a job's executions, in order."""
-    rows = sql("SELECT state FROM pgbeat.executions WHERE job_id = %s ORDER BY number", job)
-    return [row[0] for row in rows]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pgbeat
 from pgbeat.errors import CannotStep
 from tests.support.command_line import run_with
 from tests.support.jobs import any_arguments
-from tests.support.policy_workers import NARROW, PolicyWorkers
+from tests.support.policy_workers import NARROW, PolicyWorkers, history
 from tests.support.processes import until
 from tests.support.rows import Sql
 
@@ -67,12 +67,6 @@ def site(database: str, sql: Sql, tmp_path: Path) -> Iterator[Site]:
     sql("CREATE TABLE effects (name text)")
     with Site.at_work(database, tmp_path, sql) as site:
         yield site
-
-
-def history(sql: Sql, job: str) -> list[str]:
-    """Returns the states of a job's executions, in order."""
-    rows = sql("SELECT state FROM pgbeat.executions WHERE job_id = %s ORDER BY number", job)
-    return [row[0] for row in rows]
 
 
 def test_a_chord_of_jobs_that_wait(site: Site, sql: Sql) -> None:
