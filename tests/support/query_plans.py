@@ -33,7 +33,7 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows import new_jobs, unique_keys
 from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.rows.unique_keys import UniqueKey
-from pgbeat.jobs.running import executions
+from pgbeat.jobs.running import executions, steps
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.states import due as due_jobs
 from pgbeat.jobs.states import retries
@@ -182,7 +182,9 @@ def _chain(world: World, connection: Connection) -> None:
 def _tree(world: World, connection: Connection) -> None:
     job = jobs.get(connection, world.job(50))
     tree_rows.read(connection, job)
-    trace_rows.of_job(connection, Redactor(ADMIN, {}, {}), job, connections.now(connection))
+    redactor = Redactor(ADMIN, {}, {})
+    known = steps.of_job(connection, redactor, job)
+    trace_rows.of_job(connection, redactor, job, connections.now(connection), known)
 
 
 def _groups(world: World, connection: Connection) -> None:

@@ -100,7 +100,8 @@ def nothing(*, is_filtered: bool) -> str:
 def whole(connection: Connection, job: Job, redactor: Redactor) -> View:
     """Returns all about a job, for JSON."""
     now = connections.now(connection)
-    trace = trace_rows.of_job(connection, redactor, job, now)
+    known = steps.of_job(connection, redactor, job)
+    trace = trace_rows.of_job(connection, redactor, job, now, known)
     return views.detail(connection, job, redactor, limit=100) | {"trace": views.trace(trace, now)}
 
 
@@ -148,7 +149,7 @@ def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
         ("cancel", when_and_who(job.cancel_requested_at, job.cancel_requested_by, now)),
         ("because", job.cancel_reason),
         ("ended", when(job.finished_at, now)),
-        ("trace", _trace(trace_rows.of_job(connection, redactor, job, now), now)),
+        ("trace", _trace(trace_rows.of_job(connection, redactor, job, now, known), now)),
         ("error", None if job.error is None else Text(line(job.error), style="red")),
         ("checkpoint", compact(job.checkpoint)),
     )

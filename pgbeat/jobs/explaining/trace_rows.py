@@ -12,7 +12,7 @@ from pgbeat.access.redaction import Redactor
 from pgbeat.database import sql
 from pgbeat.jobs.explaining.trace import Hold, Trace, TracedAttempt, TracedRun, trace
 from pgbeat.jobs.rows.model import Job
-from pgbeat.jobs.running import steps
+from pgbeat.jobs.running.steps import ShownStep
 from pgbeat.jobs.states import retries
 
 #: Executions of a trace, the newest.
@@ -31,8 +31,13 @@ _CHANGES = text(
 )
 
 
-def of_job(connection: Connection, redactor: Redactor, job: Job, now: datetime) -> Trace:
-    """Returns the trace of a job with all jobs that it retries and all its retries."""
+def of_job(
+    connection: Connection, redactor: Redactor, job: Job, now: datetime, known: Sequence[ShownStep]
+) -> Trace:
+    """Returns the trace of a job with all jobs that it retries and all its retries.
+
+    `known` are their steps (`steps.of_job`).
+    """
     chain = retries.chain(connection, job.id) or [job]
     ids = [str(job.id) for job in chain]
     rows = connection.execute(_RUNS, {"ids": ids, "limit": MOST + 1})
@@ -67,10 +72,9 @@ def of_job(connection: Connection, redactor: Redactor, job: Job, now: datetime) 
                 holds=_holds(done),
             )
         )
-    those = steps.of_job(connection, redactor, job)
     if has_more:
-        those = [step for step in those if step.began_at >= runs[0].started_at]
-    return trace(attempts, now, steps=those, is_whole=not has_more)
+        known = [step for step in known if step.began_at >= runs[0].started_at]
+    return trace(attempts, now, steps=known, is_whole=not has_more)
 
 
 def _run_at(job: Job, changes: Iterable[Any], runs: Sequence[TracedRun]) -> datetime | None:

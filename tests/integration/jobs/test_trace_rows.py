@@ -10,6 +10,7 @@ from pgbeat.database import connections
 from pgbeat.jobs.explaining import trace_rows
 from pgbeat.jobs.explaining.trace import Trace
 from pgbeat.jobs.rows import model
+from pgbeat.jobs.running import steps
 from tests.support.jobs import ADMIN, ALICE
 from tests.support.rows import Sql, insert, make_job
 
@@ -43,7 +44,8 @@ def ran(sql: Sql, job_id: str, begin: int, end: int, state: str, number: int = 1
 
 def trace_of(connection: Connection, job_id: str, redactor: Redactor = EVERYTHING) -> Trace:
     job = model.get(connection, job_id)
-    return trace_rows.of_job(connection, redactor, job, connections.now(connection))
+    known = steps.of_job(connection, redactor, job)
+    return trace_rows.of_job(connection, redactor, job, connections.now(connection), known)
 
 
 def shape(trace: Trace) -> list[tuple[str, int, int | None]]:

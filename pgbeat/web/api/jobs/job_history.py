@@ -11,7 +11,7 @@ from pgbeat.database import connections
 from pgbeat.errors import NotFound
 from pgbeat.jobs.explaining import trace_rows
 from pgbeat.jobs.explaining.trace import Kind
-from pgbeat.jobs.running import executions, stacks, task_logs
+from pgbeat.jobs.running import executions, stacks, steps, task_logs
 from pgbeat.jobs.running.executions import State
 from pgbeat.views import jobs as views
 from pgbeat.web.api.bodies import of_row
@@ -103,7 +103,8 @@ def job_trace(call: TheCall, job_id: JobId) -> JobTrace:
     with call.backend.transaction() as connection:
         job = visible_job(connection, call, job_id)
         now = connections.now(connection)
-        trace = trace_rows.of_job(connection, call.redactor, job, now)
+        known = steps.of_job(connection, call.redactor, job)
+        trace = trace_rows.of_job(connection, call.redactor, job, now, known)
     return JobTrace.model_validate(views.trace(trace, now))
 
 

@@ -102,7 +102,7 @@ def _show(
         result = _result(connection, visit, str(job.id))
         where = whereabouts.of_job(connection, job, visit.now)
         known = steps.of_job(connection, visit.redactor, job)
-        trace = trace_rows.of_job(connection, visit.redactor, job, visit.now)
+        trace = trace_rows.of_job(connection, visit.redactor, job, visit.now, known)
         chain = jobs.find(connection, [key for key in (job.retry_of, job.retried_by) if key])
         parents = dependencies.of_jobs(connection, [job.id], limit=_MEMBERS).get(job.id, [])
         parent_jobs = {row.id: row for row in jobs.find(connection, [p.id for p in parents])}
