@@ -24,9 +24,14 @@ _FILL = {
 
 
 def fill(dsn: str, table: str, rows: int) -> None:
-    """Gives a table rows in a session that ends: it has reported them then."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(_FILL[table].format(rows=rows).encode())
+    """Gives a table rows, and waits until the server's statistics count them."""
+    inserted = f"SELECT pg_stat_get_tuples_inserted('pgbeat.{table}'::regclass)".encode()
+    with psycopg.connect(dsn, autocommit=True) as watcher:
+        before = watcher.execute(inserted).fetchone()
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(_FILL[table].format(rows=rows).encode())
+        # A session reports what it wrote when it ends, which nobody waits for.
+        until(lambda: watcher.execute(inserted).fetchone() != before)
 
 
 @pytest.fixture
