@@ -329,6 +329,32 @@ def test_claims_from_marks_read_their_queue_alone(connection: Connection) -> Non
     assert "kombu_message_ready" in seen.indexes(), seen.nodes
 
 
+def test_dead_pages_mislead_no_claim(opened: Sessions, connection: Connection) -> None:
+    """By estimate a reader in order visits many pages of dead rows, which a held snapshot keeps."""
+    driver, claiming = connections.driver(connection), opened.open()
+    connections.configure(claiming, claim_sql.PLANS)
+    messages.declare(connection, ["q"])
+    queue = queue_id(connection, "q")
+    driver.execute("ALTER TABLE kombu_message SET (autovacuum_enabled = off, fillfactor = 10)")
+    driver.execute("SET session_replication_role = replica")  # nobody is to be told
+
+    def insert(payload: str, number: int) -> None:
+        driver.execute(
+            "INSERT INTO kombu_message (payload, queue_id) "
+            f"SELECT {payload}, {queue} FROM generate_series(1, {number})"
+        )
+
+    insert("repeat('x', 900)", 3000)
+    driver.execute("DELETE FROM kombu_message")
+    insert("'m'", 10)
+    driver.execute("ANALYZE kombu_message")
+    insert("'m'", 1000)
+    for statement, of in ((claim_sql.CLAIM, []), (claim_sql.CLAIM_ON, [[0], [0]])):
+        seen = generic(claiming, statement, [[queue], 100, 7, [], *of])
+        reads = [n for n in seen.nodes if "kombu_message_ready" in n.get("Index Name", "")]
+        assert {n["Node Type"] for n in reads} == {"Index Scan"}, seen.nodes
+
+
 def test_a_session_may_lose_its_connection_in_a_claim(opened: Sessions, database: str) -> None:
     """The claim is whole or not there at all."""
     put(opened.open(), "q", *map(str, range(100)))

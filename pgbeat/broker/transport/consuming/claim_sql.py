@@ -5,6 +5,16 @@ from pgbeat.database.prepared import Statement
 
 _SQL = "claims.sql"
 
+#: A consumer's settings: waiting messages are read in their index's order, whatever the statistics
+#: say. By estimate a reader in order visits a share of all the table's pages, and hundreds of
+#: thousands of those hold dead rows when a snapshot is held: the planner then prefers to read and
+#: sort all that wait.
+PLANS = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+}
+
 
 def _claim(name: str, low: str, alive: str) -> Statement:
     parts = {"low": sql.load(_SQL, low), "alive": sql.load(_SQL, alive)}

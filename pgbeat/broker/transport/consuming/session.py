@@ -18,7 +18,7 @@ import psycopg
 from sqlalchemy import Connection, text
 
 from pgbeat.broker import queues as broker_queues
-from pgbeat.broker.transport.consuming import consumers
+from pgbeat.broker.transport.consuming import claim_sql, consumers
 from pgbeat.broker.transport.consuming.claims import ClaimedMessage, Intake, Request, claimed
 from pgbeat.broker.transport.consuming.guards import Alone, Guarded
 from pgbeat.broker.transport.consuming.lease import Lease
@@ -68,10 +68,8 @@ class Session:
         self._poll = poll if self._listens else min(poll, _POLL_POOLED)
         if self._listens:
             connections.prepare_session(connection)
-            # Plans must use the indexes, whatever the statistics of an empty table say.
             commit = self._options.ack_synchronous_commit or "off"
-            settings = {"plan_cache_mode": "force_generic_plan", "synchronous_commit": commit}
-            connections.configure(connection, settings)
+            connections.configure(connection, {**claim_sql.PLANS, "synchronous_commit": commit})
         fence.require_newest(connection)
         fence.require_original(connection)
         #: The consumer's id.
