@@ -30,6 +30,15 @@ SELECT id, lives, missing_since IS NOT NULL AS is_noted,
        AS is_old
   FROM known WHERE NOT lives OR missing_since IS NOT NULL
 
+-- A batch's member whose first member runs no more: the process died, and the worker lives. The job
+-- is looked up for members alone (what is unknown wouldn't end the condition), and by its id.
+-- name: forsaken
+coalesce(e.metadata #>> '{batch,id}' <> e.id::text, false)
+            AND (SELECT u.state = 'running' AND u.dispatched_at IS NULL
+                   FROM pgbeat.unfinished_jobs u WHERE u.id = e.job_id)
+            AND NOT EXISTS (SELECT FROM pgbeat.running_executions f
+                             WHERE f.id::text = e.metadata #>> '{batch,id}')
+
 -- A worker without a row has left. If the execution has only just begun, the worker may not be
 -- registered yet.
 -- name: abandoned
@@ -40,7 +49,7 @@ SELECT e.id, e.job_id, e.worker, e.worker_id, e.acks_late
    AND (e.worker_id = ANY (CAST(:dead AS integer[]))
         OR e.started_at < now() - interval '10 seconds'
            AND NOT EXISTS (SELECT FROM pgbeat.workers w WHERE w.id = e.worker_id)
-        OR e.id IN ({forsaken}))
+        OR {forsaken})
  LIMIT :limit
 
 -- name: any_abandoned
@@ -48,15 +57,8 @@ SELECT EXISTS (
     SELECT FROM pgbeat.running_executions e
      WHERE e.worker_id IS NOT NULL
        AND (e.worker_id = ANY (CAST(:dead AS integer[]))
-            OR NOT EXISTS (SELECT FROM pgbeat.workers w WHERE w.id = e.worker_id)))
-    OR EXISTS ({forsaken})
-
--- Members of batches whose first member runs no more: the process died, and the worker lives.
--- name: forsaken
-SELECT m.id FROM pgbeat.running_executions m JOIN pgbeat.unfinished_jobs u ON u.id = m.job_id
- WHERE m.metadata #>> '{batch,id}' <> m.id::text AND u.state = 'running' AND u.dispatched_at IS NULL
-   AND NOT EXISTS (SELECT FROM pgbeat.running_executions f
-                    WHERE f.id::text = m.metadata #>> '{batch,id}')
+            OR NOT EXISTS (SELECT FROM pgbeat.workers w WHERE w.id = e.worker_id)
+            OR {forsaken}))
 
 -- Looks at few: executions whose message somebody else has accepted.
 -- name: ended_beside
