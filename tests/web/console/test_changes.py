@@ -116,6 +116,7 @@ CASES: dict[str, Callable[[Web, Sql], Any]] = {
     "errors": lambda web, sql: execute(sql, "failed"),
     "tasks": lambda web, sql: execute(sql, "completed"),
     "workers": lambda web, sql: execute(sql, "running"),
+    "events": lambda web, sql: web.admin.post("/events", json={"key": "k", "value": 1}),
 }
 
 
