@@ -120,7 +120,8 @@ _COUNTS = text(
     """
     SELECT s.state, (SELECT count(*) FROM (
                SELECT FROM pgbeat.jobs j
-                WHERE j.namespace = :namespace AND j.state = s.state LIMIT :most) AS found)
+                WHERE j.namespace = :namespace AND j.state = s.state
+                ORDER BY j.created_at DESC, j.id DESC LIMIT :most) AS found)
       FROM unnest(CAST(:states AS text[])) AS s (state)
     """
 )

@@ -9,6 +9,7 @@ import pytest
 
 from pgbeat.beat.maintenance.planner_statistics import PlannerStatistics
 from pgbeat.jobs.running import executions
+from pgbeat.monitoring import statistics
 from pgbeat.testing.databases import Databases
 from pgbeat.worker.recording import recorder_session
 from tests.support.databases import connected
@@ -83,6 +84,26 @@ def test_old_groups_are_pruned_by_key(pgbeat_databases: Databases) -> None:
             found = plans.of(lambda w, c: pruned(w, c, "groups"), world)
         rows = {scan.by: scan.rows for plan in found for scan in plan.scans}
         assert rows["unfinished_jobs_group_id_state_group_position_idx"] == 0
+
+
+_UNFINISHED = """
+    INSERT INTO pgbeat.unfinished_jobs
+           (id, task, args, kwargs, job_source, created_by, is_system_job, state, run_at)
+    SELECT gen_random_uuid(), 't', '[]', '{}', 'system', 'test', true, %(state)s, now()
+      FROM generate_series(1, %(many)s)
+"""
+
+
+def test_few_jobs_of_a_state_are_counted_among_many(pgbeat_databases: Databases) -> None:
+    """By statistics that know of all of them, before a vacuum has seen their pages."""
+    with pgbeat_databases.lent() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+        turn_off_autovacuum(connection)
+        for state, many in (("scheduled", 6_000), ("pending", 40_000), ("paused", 5)):
+            connection.execute(_UNFINISHED, {"state": state, "many": many})
+        connection.execute("ANALYZE pgbeat.unfinished_jobs")
+        with explained(dsn, 0) as (world, plans):
+            found = plans.of(lambda _, c: statistics.of_all(c, "default"), world)
+        assert sum(scan.rows for scan in found[0].scans) <= 6_005 + statistics.MOST
 
 
 #: What the planner knows of the tables.
