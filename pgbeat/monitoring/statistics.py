@@ -118,10 +118,8 @@ class Overview(NamedTuple):
 
 _COUNTS = text(
     """
-    SELECT s.state, (SELECT count(*) FROM (
-               SELECT FROM pgbeat.jobs j
-                WHERE j.namespace = :namespace AND j.state = s.state
-                ORDER BY j.created_at DESC, j.id DESC LIMIT :most) AS found)
+    SELECT s.state,
+           (SELECT count(*) FROM pgbeat.newest_jobs(:namespace, s.state, '-infinity', :most))
       FROM unnest(CAST(:states AS text[])) AS s (state)
     """
 )

@@ -19,10 +19,8 @@ SELECT count(*), count(*) FILTER (WHERE state = 'running'),
 WITH newest AS MATERIALIZED (
     SELECT j.id, j.created_at
       FROM unnest(ARRAY['running', 'completed', 'failed', 'cancelled', 'skipped'])
-           AS s (state) CROSS JOIN LATERAL (
-           SELECT id, created_at FROM pgbeat.jobs
-            WHERE namespace = :namespace AND state = s.state
-            ORDER BY created_at DESC, id DESC LIMIT :newest + 1) AS j
+           AS s (state) CROSS JOIN LATERAL
+           pgbeat.newest_jobs(:namespace, s.state, '-infinity', :newest + 1) AS j
      ORDER BY j.created_at DESC, j.id DESC LIMIT :newest + 1)
 SELECT e.state, e.lost, e.started_at, e.finished_at, e.duration_ms
   FROM newest n CROSS JOIN LATERAL (

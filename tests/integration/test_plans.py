@@ -8,12 +8,14 @@ import psycopg
 import pytest
 
 from pgbeat.beat.maintenance.planner_statistics import PlannerStatistics
+from pgbeat.database import connections
+from pgbeat.database.tables import JOB_STATES
 from pgbeat.jobs.running import executions
-from pgbeat.monitoring import statistics
+from pgbeat.monitoring.metrics import gauges
 from pgbeat.testing.databases import Databases
 from pgbeat.worker.recording import recorder_session
 from tests.support.databases import connected
-from tests.support.explained_plans import most
+from tests.support.explained_plans import most, pages
 from tests.support.many_rows import fill, fill_newest, leave_pages
 from tests.support.partitions import make_partitions, turn_off_autovacuum
 from tests.support.processes import until
@@ -86,24 +88,39 @@ def test_old_groups_are_pruned_by_key(pgbeat_databases: Databases) -> None:
         assert rows["unfinished_jobs_group_id_state_group_position_idx"] == 0
 
 
-_UNFINISHED = """
+_ALIKE = """
+    INSERT INTO pgbeat.lanes (name, max_running)
+    SELECT 'lane' || i, 10 FROM generate_series(0, 9) AS i;
+    INSERT INTO pgbeat.webhooks (id, name, url, secret, events)
+    SELECT i, 'w' || i, 'http://127.0.0.1:9/', 's', '{job.run.failed}'
+      FROM generate_series(1, 2) AS i;
     INSERT INTO pgbeat.unfinished_jobs
-           (id, task, args, kwargs, job_source, created_by, is_system_job, state, run_at)
-    SELECT gen_random_uuid(), 't', '[]', '{}', 'system', 'test', true, %(state)s, now()
-      FROM generate_series(1, %(many)s)
+           (id, task, args, kwargs, job_source, created_by, is_system_job, lane, dispatched_at)
+    SELECT gen_random_uuid(), 't', '[]', '{}', 'system', 'test', true,
+           CASE WHEN i % 5000 = 0 THEN 'lane2' ELSE 'lane1' END, CASE WHEN i % 2 = 0 THEN now() END
+      FROM generate_series(1, 30000) AS i;
+    INSERT INTO pgbeat.deliveries (webhook_id, event, payload, state, next_at, finished_at)
+    SELECT CASE WHEN i % 5000 = 0 THEN 2 ELSE 1 END, 'job.run.failed', '{}',
+           CASE WHEN i % 2 = 0 THEN 'pending' ELSE 'failed' END,
+           CASE WHEN i % 2 = 0 THEN now() END, CASE WHEN i % 2 = 1 THEN now() END
+      FROM generate_series(1, 30000) AS i;
+    ANALYZE pgbeat.unfinished_jobs, pgbeat.deliveries
 """
 
 
-def test_few_jobs_of_a_state_are_counted_among_many(pgbeat_databases: Databases) -> None:
-    """By statistics that know of all of them, before a vacuum has seen their pages."""
+def test_few_of_a_kind_are_counted_among_many(pgbeat_databases: Databases) -> None:
+    """Most are alike, which the planner knows, and no vacuum has seen their pages."""
     with pgbeat_databases.lent() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         turn_off_autovacuum(connection)
-        for state, many in (("scheduled", 6_000), ("pending", 40_000), ("paused", 5)):
-            connection.execute(_UNFINISHED, {"state": state, "many": many})
-        connection.execute("ANALYZE pgbeat.unfinished_jobs")
+        connection.execute(_ALIKE)
         with explained(dsn, 0) as (world, plans):
-            found = plans.of(lambda _, c: statistics.of_all(c, "default"), world)
-        assert sum(scan.rows for scan in found[0].scans) <= 6_005 + statistics.MOST
+            connections.configure(plans.connection, gauges.PLANS)
+            for count, most in ((gauges.lanes, 21_000), (gauges.webhooks, 42_000)):
+                found = plans.of(lambda _, c, count=count: count(c, "default"), world)
+                assert sum(scan.rows for plan in found for scan in plan.scans) <= most
+            newest = "SELECT FROM pgbeat.newest_jobs('default', %s, '-infinity', 1000)"
+            read = [pages(plans.connection, newest, state) for state in ("failed", *JOB_STATES)]
+            assert sum(read[1:]) <= 1300, read  # in the first are those of planning
 
 
 #: What the planner knows of the tables.

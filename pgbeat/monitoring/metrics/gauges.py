@@ -14,6 +14,9 @@ from pgbeat.jobs.rows.model import ENDED
 
 #: Rows of a kind are counted so far.
 MOST, OVER = 10_000, 1_000
+#: Settings of their transaction. Where most rows are of one kind, those of another are found by an
+#: index, too, and not by going through the table until there are `MOST`.
+PLANS = {"enable_seqscan": "off", "enable_bitmapscan": "off"}
 #: Queues, lanes and webhooks that are looked at: the first by name.
 NAMED = 100
 

@@ -56,10 +56,8 @@ SELECT k.state, count(d.state) FROM (VALUES ('disabled'), ('completed')) AS k (s
 -- name: jobs
 SELECT s.state, found.job_source, count(found.job_source)
   FROM unnest(CAST(:states AS text[]), CAST(:most AS integer[])) AS s (state, most)
-       LEFT JOIN LATERAL (
-           SELECT j.job_source FROM pgbeat.jobs j
-            WHERE j.namespace = :namespace AND j.state = s.state
-            ORDER BY j.created_at DESC, j.id DESC LIMIT s.most) AS found ON true
+       LEFT JOIN LATERAL
+       pgbeat.newest_jobs(:namespace, s.state, '-infinity', s.most) AS found ON true
  GROUP BY 1, 2
 
 -- name: lanes

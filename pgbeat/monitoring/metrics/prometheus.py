@@ -83,8 +83,10 @@ def _read(
         metrics = [*_beats(connection, settings)]
         metrics.append(single("pgbeat_workers", workers.living(connection)))
         if has_broker and own_tables.exist(connection):
+            connections.configure_transaction(connection, gauges.PLANS)
             metrics += _queues(connection)
     with replica.session(lambda: nullcontext(connection)) as rows, connections.transaction(rows):
+        connections.configure_transaction(rows, gauges.PLANS)
         metrics += _families(rows, settings.namespace)
     if replica.lag is not None:
         metrics.append(single("pgbeat_read_lag_seconds", replica.lag))

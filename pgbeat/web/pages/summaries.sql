@@ -42,12 +42,8 @@ SELECT outcome, why, number, at, schedule, schedules,
            AND min(decided_at) > now() - interval '1 day') AS since
   FROM said
 
--- A bound of the index, not a filter with OR: that would go through all of history.
 -- name: jobs
-SELECT s.state, (SELECT count(*) FROM (
-           SELECT FROM pgbeat.jobs j
-            WHERE j.namespace = :namespace AND j.state = s.state AND j.created_at > s.since
-            ORDER BY j.created_at DESC LIMIT :most) AS found)
+SELECT s.state, (SELECT count(*) FROM pgbeat.newest_jobs(:namespace, s.state, s.since, :most))
   FROM (VALUES ('pending', timestamptz '-infinity'), ('scheduled', '-infinity'),
                ('running', '-infinity'), ('paused', '-infinity'),
                ('completed', now() - interval '1 day'), ('failed', now() - interval '1 day'),
@@ -57,9 +53,11 @@ SELECT s.state, (SELECT count(*) FROM (
 -- name: deliveries
 SELECT w.id,
        (SELECT count(*) FROM (SELECT FROM pgbeat.deliveries d
-         WHERE d.webhook_id = w.id AND d.state = 'pending' LIMIT :most) AS found),
+         WHERE d.webhook_id = w.id AND d.state = 'pending'
+         ORDER BY next_at LIMIT :most) AS found),
        (SELECT count(*) FROM (SELECT FROM pgbeat.deliveries d
-         WHERE d.webhook_id = w.id AND d.state = 'failed' LIMIT :most) AS found),
+         WHERE d.webhook_id = w.id AND d.state = 'failed'
+         ORDER BY created_at LIMIT :most) AS found),
        d.event, d.state, d.created_at, d.log -> -1
   FROM unnest(CAST(:ids AS bigint[])) AS w (id)
        LEFT JOIN LATERAL (

@@ -14,6 +14,7 @@ from pgbeat.database import connections
 from pgbeat.errors import NotFound, QueueLocked
 from pgbeat.jobs.running import workers
 from pgbeat.jobs.running.workers import WorkerReport
+from pgbeat.monitoring.metrics import gauges
 from tests.support.broker_sessions import (
     Claimant,
     Sessions,
@@ -22,9 +23,12 @@ from tests.support.broker_sessions import (
     fill,
     later,
     payloads,
+    plans,
     put,
+    queue_id,
     rows,
 )
+from tests.support.explained_plans import pages
 from tests.support.processes import until
 from tests.support.threads import together
 
@@ -419,3 +423,25 @@ def test_the_load_of_queues_is_what_runs_and_can_start(
     assert loads() == [("busy", 3, 3, 4, 1.5), ("held", 0, 0, 2, 0.0)]
     connections.close(session)
     until(lambda: loads() == [("busy", 3, 3, 0, None), ("held", 0, 0, 0, None)])
+
+
+def test_messages_are_counted_by_their_index(connection: Connection) -> None:
+    """A short queue's beside a long one's, which the planner knows."""
+    driver = connections.driver(connection)
+    put(connection, "short", "m")
+    put(connection, "long", "m")
+    long = queue_id(connection, "long")
+    driver.execute("ALTER TABLE kombu_message SET (autovacuum_enabled = off)")
+    driver.execute("SET session_replication_role = replica")  # nobody is to be told
+    driver.execute(
+        "INSERT INTO kombu_message (payload, queue_id) "
+        f"SELECT 'm', {long} FROM generate_series(1, 60000)"
+    )
+    driver.execute("ANALYZE kombu_message")
+    load = "SELECT waiting FROM pgbeat.queue_load WHERE queue = 'short'"
+    read = [pages(connection, load) for _ in range(2)]
+    connections.configure(connection, gauges.PLANS)
+    with plans(connection) as seen:
+        assert len(gauges.queues(connection)) >= 2
+    assert "kombu_message" not in seen.scanned()
+    assert read[1] <= 1500, read  # in the first are those of planning

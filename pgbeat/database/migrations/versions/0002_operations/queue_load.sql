@@ -6,7 +6,8 @@ CREATE FUNCTION pgbeat.queue_load(
     OUT queue text, OUT waiting bigint, OUT claimed bigint, OUT slots bigint,
     OUT load double precision)
 RETURNS SETOF record
-LANGUAGE plpgsql STABLE ROWS 100 SET jit = off AS $$
+LANGUAGE plpgsql STABLE ROWS 100 SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
     IF to_regclass('kombu_queue') IS NULL THEN
         RETURN;
