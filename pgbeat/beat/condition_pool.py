@@ -43,7 +43,7 @@ class ConditionPool:
 
     def __init__(self, threads: int, timeout: float, capacity: int) -> None:
         self._threads, self._timeout, self._capacity = threads, timeout, capacity
-        self._queue: SimpleQueue[_Work] = SimpleQueue()
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         self._work: dict[int, _Work] = {}
         self._abandoned: dict[int, _Work] = {}
         self._alive = self._idle = 0
@@ -124,6 +124,14 @@ class ConditionPool:
         for work in self._work.values():
             work.unwanted = True
 
+    def close(self) -> None:
+        """Ends the threads, soon; one that evaluates ends when its condition returns.
+
+        Takes no lock, since a signal's handler may call it.
+        """
+        for _ in range(self._alive):
+            self._queue.put(None)
+
     def fileno(self) -> int:
         """Returns the file descriptor that is readable when a result came in."""
         return self._wake_read
@@ -142,6 +150,8 @@ class ConditionPool:
             work = self._queue.get()
             with self._mutex:
                 self._idle -= 1
+            if work is None:
+                return
             with work.lock:
                 if work.abandoned:
                     continue

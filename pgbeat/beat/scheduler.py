@@ -232,6 +232,7 @@ class Scheduler(celery.beat.Scheduler):
             self._leader.drop()
             # Another beat leads by now.
             self._maintenance.close(_FAREWELL)
+            self._pool.close()
         super().close()
 
     @property

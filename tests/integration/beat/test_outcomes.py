@@ -1,6 +1,7 @@
 """Three outcomes: what each does to a schedule, a tick, a job and a message."""
 
 import json
+import threading
 from base64 import b64decode
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ from celery import Celery
 from pgbeat import Context
 from pgbeat.config import postgres_url
 from tests.support.launchers import register
+from tests.support.processes import until
 from tests.support.rows import Sql, make_schedule
 from tests.support.schedulers import Beat
 
@@ -55,6 +57,18 @@ def test_launched(beat: Beat, sql: Sql) -> None:
         "next_run - now() <= interval '1 hour' FROM pgbeat.schedules"
     )
     assert row == (0, True, True, True, True)
+
+
+def test_a_beat_that_closes_leaves_no_thread(beat: Beat, sql: Sql) -> None:
+    """A program may make many, as tests do."""
+    before = set(threading.enumerate())
+    add(sql, condition_sql="SELECT true")
+    closing = beat()
+    assert closing.run_due() == 1
+    evaluating = [thread.name for thread in threading.enumerate() if thread not in before]
+    assert "pgbeat-condition" in evaluating
+    closing.close()
+    until(lambda: set(threading.enumerate()) <= before)
 
 
 def test_skipped_by_condition(beat: Beat, sql: Sql) -> None:
