@@ -11,6 +11,7 @@ import pytest
 from celery import Celery
 
 from pgbeat.beat.scheduler import Scheduler
+from pgbeat.broker.transport import broker
 from pgbeat.jobs.rescuing import rescue
 from pgbeat.schedules.calendars import exclusions
 from pgbeat.schedules.calendars import model as calendars
@@ -64,6 +65,16 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000)
+
+
+@pytest.fixture(autouse=True)
+def brokers_end() -> Iterator[None]:
+    """Closes what `app.close()` leaves open: connections in Celery's pool, and so the broker's."""
+    yield
+    for left in list(broker._brokers.values()):
+        if left.is_connected and left.lock.acquire(timeout=1):
+            left._drop()
+            left.lock.release()
 
 
 @pytest.fixture(scope="session")
