@@ -16,17 +16,28 @@ $$;
 
 -- The newest jobs of a state, each read by the index `jobs_by_state`. A planner that knows of one state
 -- goes through the table for another, or through all jobs by time. The bounds are those of one state, but
--- the planner must not know: else it needs no order by state, which no other index has.
-CREATE FUNCTION pgbeat.newest_jobs(namespace text, state text, since timestamptz, most bigint)
+-- the planner must not know: else it needs no order by state, which no other index has. Only with
+-- `sourced`, which the index doesn't know, are the rows themselves read.
+CREATE FUNCTION pgbeat.newest_jobs(
+    namespace text, state text, since timestamptz, most bigint, sourced boolean DEFAULT false)
 RETURNS TABLE (id uuid, created_at timestamptz, job_source text)
 LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET jit = off
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
 BEGIN
-    RETURN QUERY
-    SELECT j.id, j.created_at, j.job_source FROM pgbeat.jobs j
-     WHERE j.namespace = newest_jobs.namespace
-       AND j.state >= newest_jobs.state AND j.state <= newest_jobs.state
-       AND (j.state, j.created_at) > (newest_jobs.state, since)
-     ORDER BY j.state DESC, j.created_at DESC, j.id DESC LIMIT most;
+    IF sourced THEN
+        RETURN QUERY
+        SELECT j.id, j.created_at, j.job_source FROM pgbeat.jobs j
+         WHERE j.namespace = newest_jobs.namespace
+           AND j.state >= newest_jobs.state AND j.state <= newest_jobs.state
+           AND (j.state, j.created_at) > (newest_jobs.state, since)
+         ORDER BY j.state DESC, j.created_at DESC, j.id DESC LIMIT most;
+    ELSE
+        RETURN QUERY
+        SELECT j.id, j.created_at, NULL::text FROM pgbeat.jobs j
+         WHERE j.namespace = newest_jobs.namespace
+           AND j.state >= newest_jobs.state AND j.state <= newest_jobs.state
+           AND (j.state, j.created_at) > (newest_jobs.state, since)
+         ORDER BY j.state DESC, j.created_at DESC, j.id DESC LIMIT most;
+    END IF;
 END
 $$;
