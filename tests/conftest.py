@@ -73,8 +73,10 @@ def brokers_end() -> Iterator[None]:
     yield
     for left in list(broker._brokers.values()):
         if left.is_connected and left.lock.acquire(timeout=1):
-            left._drop()
-            left.lock.release()
+            try:
+                left._drop()
+            finally:
+                left.lock.release()
 
 
 @pytest.fixture(scope="session")
