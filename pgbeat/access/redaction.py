@@ -60,7 +60,7 @@ class Redactor:
             patterns = [
                 pattern
                 for glob, names in self._rules.items()
-                if fnmatchcase(task, glob)
+                if fnmatchcase(task.lower(), glob.lower())
                 for pattern in names
             ]
             patterns += argument_names(getattr(self._tasks.get(task), OPTION, None) or ())

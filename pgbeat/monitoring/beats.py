@@ -113,7 +113,7 @@ def _held(connection: Connection) -> list[Trouble]:
     held = fences.raised(connection)
     if held is None:
         return []
-    return [Trouble(f"{held.summary}; `pgbeat fence` releases them", RESTORED)]
+    return [Trouble(f"{held.summary}; `pgbeat fence release` releases them", RESTORED)]
 
 
 def _beat(session: LockHolder) -> Beat:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import pgbeat
+from pgbeat import errors
 from pgbeat.config import Settings
 from pgbeat.database.tables import EVENTS, metadata
 from pgbeat.errors import PROBLEM_CODES
@@ -218,6 +219,9 @@ def test_the_tests_that_the_documentation_names_exist() -> None:
     assert missing == {"tests/worker/Dockerfile"}
 
 
+_RAISES = {"problem", *(name for name in vars(errors) if not name.startswith("_"))}
+
+
 def raised_codes() -> set[str]:
     """The codes of errors and their problems, by how the code makes them."""
     found = {"not_ready", *problems._CODES.values(), *problems._PYDANTIC_CODES.values()}
@@ -233,8 +237,8 @@ def raised_codes() -> set[str]:
                     code = None if ast.unparse(owner) == "InvalidTransition" else code
                 case ast.Call(func=ast.Attribute(ast.Name(name), "add"), args=[_, code, _]):
                     code = code if name == "problems" else None
-                # `problem(…, code="timeout")`, and the `code` of a class of errors
-                case ast.Call(func=ast.Name("problem"), keywords=keywords):
+                # `problem(…, code="timeout")`, `Forbidden(…, code="masked")`, and a class's `code`
+                case ast.Call(func=ast.Name(name), keywords=keywords) if name in _RAISES:
                     code = next((each.value for each in keywords if each.arg == "code"), None)
                 case ast.Assign([ast.Name("code")], value) if path.endswith("errors.py"):
                     code = value

@@ -21,7 +21,7 @@ from tests.support.command_line import Sql
 from tests.support.databases import broker_url
 from tests.support.jobs import make_app
 from tests.support.processes import Processes, until
-from tests.support.rows import make_execution, make_job
+from tests.support.rows import insert, make_execution, make_job
 from tests.support.schedulers import Beat
 from tests.support.web import Web, done, make_token, opened, problem
 from tests.web.api.made_schedules import PATH, SCHEDULE
@@ -164,12 +164,17 @@ def test_a_session_that_was_cut_is_made_anew(web: Web, sql: Sql) -> None:
 # -- health, beats, figures -----------------------------------------------------------------------
 
 
-def test_it_is_ready_without_a_beat_and_says_who_leads_elsewhere(web: Web, beat: Beat) -> None:
+def test_it_is_ready_without_a_beat_and_says_who_leads_elsewhere(
+    web: Web, beat: Beat, sql: Sql
+) -> None:
     nobody = web.nobody
     assert "no beat leads" in problem(nobody.get("/healthz/leader"), 503)
     assert done(nobody.get("/readyz")) == {"status": "ready"}
     scheduler = beat()
     scheduler.run_due()
+    assert done(nobody.get("/healthz/leader")) == {"status": "ok"}
+    held = {"epoch": 1, "raised_by": "user:alice", "queues": ["q"], "schedules": []}
+    insert(sql, "fences", held, "epoch")  # it is no beat's fault
     assert done(nobody.get("/healthz/leader")) == {"status": "ok"}
     scheduler.close()
     until(lambda: nobody.get("/healthz/leader").status_code == 503)

@@ -166,7 +166,7 @@ def _deciding(unit: UnitOfWork, verb: str, job_source: str) -> Iterator[_Decider
 class Pruned(NamedTuple):
     """What a prune deleted, or would delete."""
 
-    #: Of what it kept: `days`, `count` and `audit_days`.
+    #: Of what it kept: `days`, `count`, `event_days` and `audit_days`.
     kept: dict[str, float]
     #: Rows by table.
     deleted: dict[str, int]
@@ -209,6 +209,7 @@ def _pruned(settings: Settings, pruner: Pruner) -> Pruned:
     kept = {
         "days": settings.retention_days,
         "count": settings.retention_count,
+        "event_days": settings.event_days,
         "audit_days": settings.audit_days,
     }
     return Pruned(kept, {name: pruner.deleted[name] for name in pruner.names})

@@ -81,7 +81,10 @@ _selecting = adding(
 @_selecting
 @changing
 def requeue_command(target: Target, /, dry_run: bool, **which: Any) -> None:
-    """Put dead letters back into their queues. Their deliveries count from zero again."""
+    """Put dead letters back into their queues. Their deliveries count from zero again.
+
+    Its JSON has `requeued` and `homeless`: how many have no queue any more.
+    """
     with target.unit(dry_run=dry_run) as unit:
         target.require_broker(unit.connection)
         chosen = control.choose(unit.connection, **which)
@@ -106,7 +109,7 @@ def requeue_command(target: Target, /, dry_run: bool, **which: Any) -> None:
 @option("--older-than", LENGTH, "Only those that died longer ago: 7d, '12 hours'.")
 @asking
 def drop_command(target: Target, /, yes: bool, dry_run: bool, **which: Any) -> None:
-    """Delete dead letters for good."""
+    """Delete dead letters for good. Its JSON has `dropped`: how many."""
     with target.transaction() as connection:
         target.require_broker(connection)
         chosen = control.choose(connection, **which)

@@ -123,7 +123,7 @@ def release_command(
     """Release what the fence holds, all or part. Needs --admin.
 
     With --ended, first drops the tasks in a file: jobs are cancelled, messages deleted. A schedule
-    is due at the next time of its timetable.
+    is due at the next time of its timetable. Its JSON has `dropped` (ids) and `left`, the fence.
     """
     if not (everything or queues or schedules or all_queues or all_schedules or ended):
         raise click.UsageError("say what: --all, --queues, --schedules, --queue or --schedule")

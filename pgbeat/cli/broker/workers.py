@@ -26,7 +26,7 @@ def workers_command(target: Target, ctx: click.Context) -> None:
     """Show the workers; shut one down, or change its pool or queues.
 
     Without a command: how many executions each runs, its queues, CPU and memory. Only workers whose
-    app imports pgbeat are known.
+    app imports pgbeat are known. The JSON of orders has `worker` and `reply`.
     """
     if ctx.invoked_subcommand is not None:
         if printing.is_json():

@@ -45,12 +45,13 @@ def emit_command(target: Target, /, key: str, value: Any, dry_run: bool) -> None
 
 @events_command.command("url")
 @click.argument("key")
-@option("--expires", LENGTH, "For how long it is valid.", default="7 days")
+@option("--expires", LENGTH, "For how long it is valid; by default 7 days at most.")
 @on_target
-def url_command(target: Target, key: str, expires: timedelta) -> None:
+def url_command(target: Target, key: str, expires: timedelta | None) -> None:
     """Print a URL by which a third party may emit an event, without a token.
 
-    It POSTs there the event's value as JSON. Needs pgbeat_web_url and pgbeat_callback_key.
+    It POSTs there the event's value as JSON. Needs pgbeat_web_url and pgbeat_callback_key. Its JSON
+    has `key`, `url` and `expires_at`.
     """
     url, end = callbacks.signed(target.settings, key, expires, now=time.time())
     printing.result({"key": key, "url": url, "expires_at": end}, url)

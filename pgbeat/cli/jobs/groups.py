@@ -158,7 +158,8 @@ def run_command(
     `callback_outcome` (completed, failed, finished). A job is the name of a task, or an object with
     `task` or `template`, `args`, `kwargs`, `queue`, `options`, `run_at`, `countdown`, `key`,
     `depends_on` (keys, positions or ids) and the other options of `pgbeat jobs run`. All jobs are
-    made, or none. Needs the app.
+    made, or none. Needs the app. With --dry-run, its JSON has `dry_run`, `mode` and `jobs` (how
+    many).
     """
     values = _read(file) | {key: value for key, value in options.items() if value is not None}
     members = values.pop("jobs")
@@ -174,7 +175,8 @@ def run_command(
                 unit, members, mode=mode, callback=callback, job_source="user_cli"
             )
             also = "" if callback is None else " and its callback"
-            click.echo(f"Would make a {mode} group of {counted(len(members), 'job')}{also}.")
+            made = f"Would make a {mode} group of {counted(len(members), 'job')}{also}."
+            printing.result({"dry_run": True, "mode": mode, "jobs": len(members)}, made)
             return
         with unit.transaction():
             submitted = submit_group.submit(unit, members, **values, job_source="user_cli")

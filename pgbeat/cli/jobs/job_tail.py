@@ -19,6 +19,7 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running import executions
+from pgbeat.views import jobs as views
 
 #: Jobs that are looked at in a query.
 _MANY = 1000
@@ -112,7 +113,7 @@ def _print_change(
             "attempt": job.attempt,
             "execution": seen.number,
             "worker": job.worker,
-            "progress": progress or None,
+            "progress": None if run is None else views.progress_of(run),
             "error": job.error,
             "retried_by": job.retried_by,
         }

@@ -187,7 +187,8 @@ def tail_command(target: Target, job_id: str | None, limit: int, actor: Actor) -
     """Follow a job and its retries until the last has ended, or all jobs until you press Ctrl-C.
 
     For one job, the exit status is 0 if it completed, 1 if it failed or was cancelled, 3 if it was
-    skipped. With --json, each change is one line.
+    skipped. With --json, each change is one line, with `at`, `id`, `task`, `state`, `attempt`,
+    `execution` (its number), `worker`, `progress`, `error` and `retried_by`.
     """
     with target.session() as connection:
         if job_id is None:
@@ -228,7 +229,8 @@ def run_command(
 ) -> None:
     """Make a job of a task, from a template or like another job. It is yours. Needs the app.
 
-    With --like, --kwargs and --options are added to those of the job.
+    With --like, --kwargs and --options are added to those of the job. With --wait, its JSON is that
+    of `pgbeat jobs tail`.
     """
     policy = job_policies.parse(given_policy(options))
     app = target.require_app("the app knows the tasks and their queues")
@@ -250,7 +252,8 @@ def run_command(
         if dry_run:
             defaults = JobDefaults(unit.connection, target.settings, [spec.policy])
             prepared = prepare.Preparer(app, defaults, actor, "user_cli").prepare(spec)
-            click.echo(f"Would make a job of task {prepared.job.task!r}.")
+            job = target.redactor(actor).row(prepared.job, prepared.job.task)
+            printing.result(views.job(job), f"Would make a job of task {job.task!r}.")
             return
         with unit.transaction():
             submitted = control.submit(unit, spec, job_source="user_cli")

@@ -80,7 +80,7 @@ def redeliver_command(
     """Have the leading beat send deliveries again that failed, or that the receiver lost.
 
     They keep their ids, and have as many attempts as the first time. The first 4 characters of an
-    ID are enough.
+    ID are enough. Its JSON has `redelivered`: how many.
     """
     if bool(ids) == (failed_of is not None):
         raise click.UsageError("which deliveries? Give their ids, or --failed NAME")

@@ -17,6 +17,7 @@ from pgbeat.cli.terminal.target import Target
 _NOUNS = {
     "deliveries": ("delivery", "deliveries"),
     "audit": ("change in the audit", "changes in the audit"),
+    "dependencies": ("dependency", "dependencies"),
 }
 
 
@@ -36,12 +37,14 @@ _NOUNS = {
 def prune_command(target: Target, /, dry_run: bool, **kept: Any) -> None:
     """Delete history that is older than the retention.
 
-    That is ticks, jobs with their executions, groups and deliveries, and the audit log, which is
-    kept for pgbeat_audit_days. Unfinished jobs and groups are never deleted. The leading beat does
-    the same all the time, a little at a time. An interruption keeps what was deleted so far.
+    That is ticks, jobs with all that belongs to them, groups and deliveries; events, which are kept
+    for pgbeat_event_days; and the audit log, for pgbeat_audit_days. Unfinished jobs and groups are
+    never deleted. The leading beat does the same all the time, a little at a time. An interruption
+    keeps what was deleted so far.
 
-    Its JSON has `dry_run`, `kept` (`days`, `count`, `audit_days`) and `deleted` (`ticks`, `jobs`,
-    `executions`, `groups`, `deliveries`, `audit`).
+    Its JSON has `dry_run`, `kept` (`days`, `count`, `event_days`, `audit_days`) and `deleted`
+    (`ticks`, `jobs`, `executions`, `groups`, `dependencies`, `steps`, `events`, `stacks`,
+    `deliveries`, `audit`).
     """
     done = _prune(target, dry_run=dry_run, quiet=printing.is_json(), **kept)
     if printing.is_json():
@@ -52,7 +55,7 @@ def prune_command(target: Target, /, dry_run: bool, **kept: Any) -> None:
     if parts:
         click.echo(f"{'Would delete' if dry_run else 'Deleted'} {', '.join(parts)}.")
     elif not days:
-        click.echo("Everything is kept: pgbeat_retention_days is 0. --days overrides it.")
+        click.echo("There is nothing to delete: pgbeat_retention_days is 0. --days overrides it.")
     else:
         click.echo(
             f"There is nothing to delete: kept are {_counted_days(days)}, and of each schedule the "

@@ -166,16 +166,12 @@ def add_command(target: Target, /, name: str, dry_run: bool, **values: Any) -> N
     """Add a webhook. Prints a secret that it made once: receivers check signatures by it."""
     with target.unit(dry_run=dry_run) as unit:
         row, secret = control.add(unit, name, **values)
-    if dry_run:
-        click.echo(f"Would add webhook {name!r}: {', '.join(row.events)}.")
-        return
-    if printing.is_json():
-        count = dict.fromkeys(("pending", "delivered", "failed"), 0)
-        shown = {"secret": secret} if is_signed(row.format) else {}
-        printing.echo_json(views.counted(row, count) | shown)
-        return
-    click.echo(f"Added webhook {name!r}: {', '.join(row.events)}.")
-    if values["secret"] is None and is_signed(row.format):
+    count = dict.fromkeys(("pending", "delivered", "failed"), 0)
+    shown = {"secret": secret} if is_signed(row.format) and not dry_run else {}
+    verb = "Would add" if dry_run else "Added"
+    sentence = f"{verb} webhook {name!r}: {', '.join(row.events)}."
+    printing.result(views.counted(row, count) | shown, sentence)
+    if values["secret"] is None and shown and not printing.is_json():
         click.echo(f"Its secret, which is not shown again: {secret}")
 
 

@@ -98,7 +98,7 @@ class Filter(NamedTuple):
             conditions.append(columns.tags.contains(list(self.tags)))
         conditions += [_argument(columns, *argument) for argument in self.arguments or ()]
         conditions += [_word(columns, word) for word in self.words or ()]
-        conditions += [columns.task.not_like(like(task)) for task in self.not_tasks or ()]
+        conditions += [columns.task.not_ilike(like(task)) for task in self.not_tasks or ()]
         return conditions
 
     def _is_in_queue(self, columns: Any) -> ColumnElement[bool]:

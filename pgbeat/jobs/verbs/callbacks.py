@@ -17,13 +17,16 @@ from pgbeat.config import Settings, settings_of
 from pgbeat.errors import ConfigError, InvalidInput, InvalidToken, Problem
 from pgbeat.jobs.running.steps import checked_name
 from pgbeat.jobs.running.task_exceptions import LONGEST, Snooze
+from pgbeat.timetables.durations import span
 
 #: Where the web app has them.
 PATH = "/callbacks/"
+#: For how long they are valid, unless it is said.
+_USUAL = timedelta(days=7)
 
 
 def callback_url(
-    key: str, *, expires: str | float | timedelta = "7 days", app: Celery | None = None
+    key: str, *, expires: str | float | timedelta | None = None, app: Celery | None = None
 ) -> str:
     """Returns a URL to which a third party may POST to emit an event, without a token.
 
@@ -38,7 +41,8 @@ def callback_url(
     Args:
         key: The event's: 1 to 200 printable characters.
         expires: For how long it is valid, as the delay of `pgbeat.sleep`; up to
-            `pgbeat_event_days`, since an event that is forgotten could be emitted again.
+            `pgbeat_event_days`, since an event that is forgotten could be emitted again. By default
+            7 days, or those if they are fewer.
         app: By default Celery's current app.
 
     Raises:
@@ -47,11 +51,12 @@ def callback_url(
         ConfigError: A setting is missing.
     """
     settings = settings_of(app or current_app._get_current_object())
-    return signed(settings, key, Snooze(expires).delay, now=time.time())[0]
+    lifetime = None if expires is None else Snooze(expires).delay
+    return signed(settings, key, lifetime, now=time.time())[0]
 
 
 def signed(
-    settings: Settings, key: str, lifetime: timedelta, *, now: float
+    settings: Settings, key: str, lifetime: timedelta | None, *, now: float
 ) -> tuple[str, datetime]:
     """Returns the URL of a key, and its end. `now` is in seconds since 1970."""
     checked_name(key, "key")
@@ -62,10 +67,11 @@ def signed(
             for name in missing
         )
     longest = timedelta(days=settings.event_days) or timedelta(seconds=LONGEST)
+    lifetime = min(_USUAL, longest) if lifetime is None else lifetime
     if not timedelta(0) < lifetime <= longest:
         message = (
-            f"a callback URL must expire within {longest.days:,} days (pgbeat_event_days), when "
-            "its event may be forgotten"
+            f"a callback URL must expire within {span(longest)} (pgbeat_event_days), when its "
+            "event may be forgotten"
         )
         raise InvalidInput.of("expires", "out_of_range", message)
     end = ceil(now + lifetime.total_seconds())

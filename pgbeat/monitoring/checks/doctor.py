@@ -121,7 +121,12 @@ def _fence(connection: Connection) -> Check:
     except Fenced as error:
         return Check("fence", "fail", error.message, _advice(error))
     if (held := fences.raised(connection)) is not None:
-        return Check("fence", "warn", held.summary, "`pgbeat fence` shows and releases them.")
+        return Check(
+            "fence",
+            "warn",
+            held.summary,
+            "`pgbeat fence` shows them, and `pgbeat fence release` releases them.",
+        )
     if server.system is None:
         return Check("fence", "unknown", "the server doesn't say which one it is")
     return Check("fence", "ok", f"system {server.system}, timeline {server.timeline}")

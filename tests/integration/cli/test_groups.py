@@ -110,6 +110,8 @@ def test_a_graph_is_made_from_a_file_and_a_job_that_follows(
     path = write({"jobs": jobs, "callback": {"task": "tests.add"}, "callback_outcome": "completed"})
     dry = run_with(app, "groups", "run", path, "--dry-run").stdout
     assert dry == "Would make a parallel group of 2 jobs and its callback.\n"
+    dry = run_with(app, "groups", "run", path, "--dry-run", "--json").stdout
+    assert json.loads(dry) == {"dry_run": True, "mode": "parallel", "jobs": 2}
     assert sql("SELECT 1 FROM pgbeat.groups") == []
     found = json.loads(run_with(app, "groups", "run", path, "--json").stdout)
     last = found["jobs"][1]["id"]

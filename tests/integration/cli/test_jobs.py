@@ -153,6 +153,8 @@ def test_run(did: Did, sql: Sql, app: Celery, database: str) -> None:
     make_lane(sql, limit=0)
     add = ("run", "jobs.add", "--args", "[1]")
     assert did(*add, "--dry-run") == "Would make a job of task 'jobs.add'.\n"
+    would = json.loads(did(*add, "--dry-run", "--json"))
+    assert (would["task"], would["args"]) == ("jobs.add", [1])
     said = did(*add, "--kwargs", '{"y": 3}', "--priority", "4")
     [(job, created_by)] = sql("SELECT id, created_by FROM pgbeat.jobs")
     assert created_by == ME.name
@@ -272,6 +274,7 @@ def test_tail_as_it_goes(processes: Processes, job_control: JobControl, database
     rows = [json.loads(row) for row in every.output.splitlines()]
     states = [row["state"] for row in rows if row["id"] == str(job.id)]
     assert states[0] == "pending" and states[-1] == "failed"
+    assert {"done": 1, "total": 4, "percent": 25, "message": None} in [r["progress"] for r in rows]
     assert {row["id"] for row in rows} == {str(job.id), again, str(fresh.id), str(other.id)}
 
 

@@ -16,7 +16,7 @@ def test_the_command(database: str, sql: Sql, monkeypatch: pytest.MonkeyPatch) -
         "Would delete 1 tick, 2 jobs, 2 executions.\n"
     )
     found = read(database, "prune", "--days", "39.5")
-    assert found["kept"] == {"days": 39.5, "count": 100, "audit_days": 365.0}
+    assert found["kept"] == {"days": 39.5, "count": 100, "event_days": 30.0, "audit_days": 365.0}
     assert {name for name, count in found["deleted"].items() if count} == {"jobs", "executions"}
     assert run(database, "prune").stdout == "Deleted 1 job, 1 execution.\n"
     assert run(database, "prune", "--days", "1").stdout == (

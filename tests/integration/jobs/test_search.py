@@ -116,7 +116,7 @@ def test_masked_jobs_are_not_found(connection: Connection, sql: Sql) -> None:
     for task in ("bank.pay", "free"):
         make_job(sql, "failed", task=task, error="secret", kwargs='{"card": "1"}')
     viewer = Actor("user:a", is_viewer=True)
-    redactor = Redactor(viewer, {"bank.*": ("*",)}, {})
+    redactor = Redactor(viewer, {"Bank.*": ("*",)}, {})
     for text in ("arg.card=1", "error:secret"):
         which = query.parse(text).filter("default", datetime.now(UTC))
         found = search.page(connection, search.visible(viewer, redactor, which))

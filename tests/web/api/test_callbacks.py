@@ -180,6 +180,10 @@ def test_a_url_that_could_emit_a_forgotten_event_again_is_not_made(web: Web, app
         pgbeat.callback_url(" k", app=app)
     with opened(app, callback_key=KEY, web_url=HOST, event_days=0):
         assert pgbeat.callback_url("k", expires="31 days", app=app)
+    with opened(app, callback_key=KEY, web_url=HOST, event_days=0.5):
+        assert pgbeat.callback_url("k", app=app)
+        with pytest.raises(InvalidInput, match="within 12 h "):
+            pgbeat.callback_url("k", expires="1 day", app=app)
 
 
 def test_what_is_missing_is_said(app: Celery) -> None:

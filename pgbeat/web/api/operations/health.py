@@ -15,6 +15,7 @@ from pgbeat.database.migrations import migrate
 from pgbeat.errors import SchemaError
 from pgbeat.monitoring import beats, statistics
 from pgbeat.monitoring.metrics import prometheus
+from pgbeat.monitoring.runbook import LATE
 from pgbeat.views import jobs as views
 from pgbeat.web.api.jobs.job_models import ExecutionFigures
 from pgbeat.web.backend import TheBackend, WebBackend
@@ -175,7 +176,10 @@ def _reasons(backend: WebBackend, *, of_beats: bool = False) -> list[str]:
     try:
         with backend.transaction() as connection:
             migrate.check(connection, reads_schedules=True)
-            return [*beats.status(connection, backend.settings).troubles] if of_beats else []
+            if not of_beats:
+                return []
+            troubles = beats.status(connection, backend.settings).troubles
+            return [trouble for trouble in troubles if trouble.section == LATE]
     except SchemaError as error:
         return [str(error)]
     except (DBAPIError, PoolTimeout) as error:
