@@ -56,7 +56,10 @@ _blocks: ContextVar[tuple[TransactionBlock, ...]] = ContextVar("pgbeat_blocks", 
 
 def _whereabouts() -> tuple[int, ...]:
     greenlets = sys.modules.get("greenlet")
-    greenlet = greenlets.getcurrent() if greenlets is not None else None
+    greenlet: Any = greenlets.getcurrent() if greenlets is not None else None
+    # SQLAlchemy calls the synchronous side of asyncio sessions in a greenlet that the task awaits.
+    while type(greenlet).__module__.partition(".")[0] == "sqlalchemy":
+        greenlet = greenlet.parent
     try:
         task = asyncio.current_task()
     except RuntimeError:  # no loop runs in this thread

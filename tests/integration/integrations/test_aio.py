@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from celery import Celery, chain, group
 from celery.exceptions import TimeoutError as ResultTimeout
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
     AsyncSession,
@@ -146,6 +146,33 @@ def test_other_coroutines_do_not_join_a_block(app: Celery, database: str, sql: S
 
     asyncio.run(publish())
     assert sql("SELECT count(*) FROM kombu_message") == [(1,)]
+
+
+@DRIVERS
+def test_the_synchronous_side_of_a_session_is_in_the_block(
+    app: Celery, database: str, sql: Sql, driver: str
+) -> None:
+    """SQLAlchemy calls it, and its listeners, in a greenlet of its own."""
+
+    def publish_one(_: object) -> None:
+        add(app).delay()
+
+    def count() -> int:
+        [(messages,)] = sql("SELECT count(*) FROM kombu_message")
+        return int(messages)
+
+    async def publish() -> None:
+        async with engine(database, driver) as own, AsyncSession(own) as session:
+            event.listen(session.sync_session, "do_orm_execute", publish_one)
+            for end, kept in ((session.rollback, 0), (session.commit, 2)):
+                async with pgbeat.in_transaction(session, app):
+                    await session.run_sync(publish_one)
+                    await session.execute(text("SELECT 1"))
+                    assert count() == 0
+                await end()
+                assert count() == kept
+
+    asyncio.run(publish())
 
 
 @DRIVERS
