@@ -1,7 +1,7 @@
 """Reads what a fence holds: what a restored database would do again."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -54,6 +54,12 @@ class Held(NamedTuple):
     is_job: bool
     #: The message's number in the broker; `None` if it has none.
     message: int | None
+    #: The job that it retries, if beat made it after the fence was raised.
+    retry_of: str | None
+
+    def is_among(self, ids: Collection[str]) -> bool:
+        """Returns whether the ids have the task, or the job that it retries."""
+        return self.id in ids or self.retry_of in ids
 
 
 def is_installed(connection: Connection) -> bool:
@@ -84,16 +90,27 @@ def require_raised(connection: Connection) -> Fence:
 
 
 def held_tasks(connection: Connection, held: Fence) -> Iterator[Held]:
-    """Yields the tasks that the fence holds: those that were sent before it was raised."""
+    """Yields the tasks that the fence holds: those that were sent before it was raised.
+
+    A message that becomes due meanwhile may be yielded twice, with two numbers.
+    """
     values = {"queues": list(held.queues), "raised_at": held.raised_at, "limit": _BATCH}
+    # The jobs first: beat may send those without a message meanwhile.
+    unsent = connection.execute(_JOBS, {"raised_at": held.raised_at}).all()
+    sent: set[str] = set()
     after = 0
     while rows := connection.execute(_MESSAGES, values | {"after": after}).all():
         for row in rows:
-            sent = row.queue, row.state, row.created_at, row.is_job
-            yield Held(*_task_of(row.payload), *sent, row.id)
+            task_id, task = _task_of(row.payload)
+            if row.is_job:
+                sent.add(task_id)
+            of_message = row.queue, row.state, row.created_at, row.is_job, row.id, row.retry_of
+            yield Held(task_id, task, *of_message)
         after = rows[-1].id
-    for row in connection.execute(_JOBS, {"raised_at": held.raised_at}):
-        yield Held(str(row.id), row.task, row.queue, row.state, row.created_at, True, None)
+    for row in unsent:
+        if str(row.id) not in sent:
+            of_job = row.queue, row.state, row.created_at, True, None, row.retry_of
+            yield Held(str(row.id), row.task, *of_job)
 
 
 def _task_of(payload: str) -> tuple[str, str]:

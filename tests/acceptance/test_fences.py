@@ -176,6 +176,7 @@ def test_a_restored_database_does_nothing_twice(
     both, job = app.tasks["shop.both"], app.tasks["shop.job1"]
     plain = [both.delay(n).id for n in range(2)]
     jobs = [job.delay(n).id for n in range(2)]
+    later = [both.apply_async((2,), countdown=2).id, str(pgbeat.submit(job, 2, countdown=2).id)]
     make_schedule(lambda *each: sql(primary, *each), due="0", task="shop.both")
     restore(primary, copy)
 
@@ -194,19 +195,21 @@ def test_a_restored_database_does_nothing_twice(
         assert run(url, "fence", "raise", "--admin", "--yes").exit_code == 0
         late.says("ready.", 60)
         beat(processes).says("This beat leads", 60)
-        assert {task["id"] for task in read(url, "fence", "tasks")} == {*plain, *jobs}
+        come = "SELECT count(*) FROM kombu_message WHERE visible"
+        until(lambda: sql(copy, come) == [(6,)])
+        assert {task["id"] for task in read(url, "fence", "tasks")} == {*plain, *jobs, *later}
         shown = read(url, "fence")["fence"]
         assert (shown["queues"], len(shown["schedules"])) == (["celery"], 1)
         assert sql(copy, "SELECT count(*) FROM pgbeat.executions") == [(0,)]
 
-        ended = tmp_path / "ended"
-        ended.write_text(f"{plain[0]}\n{jobs[0]}\nsomething else\n")
+        ended, gone = tmp_path / "ended", {plain[0], jobs[0], *later}
+        ended.write_text("\n".join([*gone, "something else"]))
         twice = read(url, "fence", "tasks", "--ended", str(ended))
-        assert {task["id"] for task in twice} == {plain[0], jobs[0]}
+        assert {task["id"] for task in twice} == gone
         released = run_with(
             restored, "fence", "release", "--queues", "--ended", str(ended), "--admin", "--json"
         )
-        assert set(json.loads(released.stdout)["dropped"]) == {plain[0], jobs[0]}
+        assert set(json.loads(released.stdout)["dropped"]) == gone
         assert restored.AsyncResult(plain[1]).get(timeout=30) == 2
         assert restored.AsyncResult(jobs[1]).get(timeout=30) == 2
         assert restored.AsyncResult(jobs[0]).state == "REVOKED"

@@ -28,6 +28,7 @@ _RAISE, _RELEASE, _RELEASE_SCHEDULES = (
 )
 _HELD_SCHEDULES = text("SELECT schedules FROM pgbeat.fences WHERE epoch = :epoch")
 _DELETE = text("DELETE FROM kombu_message WHERE id = ANY (:ids)")
+_DELETE_OF_JOBS = text("DELETE FROM kombu_message WHERE job_id = ANY (CAST(:ids AS uuid[]))")
 
 
 def raise_fence(
@@ -99,21 +100,34 @@ def release(
 
 
 def drop_ended(unit: UnitOfWork, ended: Collection[str]) -> list[Held]:
-    """Ends held tasks that had ended before the restore, by their ids; returns those.
+    """Ends held tasks that had ended before the restore, by their ids, and returns them.
 
-    Jobs are cancelled, and messages of plain tasks deleted. Raises `NotFound` if no fence is
-    raised.
+    Jobs and their retries are cancelled, and messages of plain tasks deleted. Raises `NotFound` if
+    no fence is raised.
     """
     permissions.require_admin(unit.actor, "release a fence")
     held = fences.require_raised(unit.connection)
     known = set(ended)
-    dropped = [task for task in fences.held_tasks(unit.connection, held) if task.id in known]
-    for job_id in {task.id for task in dropped if task.is_job}:
+    dropped: dict[Held, None] = {}
+    # Meanwhile, messages become due, which changes their numbers, and jobs are sent or retried.
+    while tasks := [
+        task
+        for task in fences.held_tasks(unit.connection, held)
+        if task.is_among(known) and task not in dropped
+    ]:
+        _drop(unit, tasks)
+        dropped |= dict.fromkeys(tasks)
+    return list({task.id: task for task in dropped}.values())
+
+
+def _drop(unit: UnitOfWork, tasks: Collection[Held]) -> None:
+    messages = [task.message for task in tasks if not task.is_job]
+    unit.connection.execute(_DELETE, {"ids": messages})
+    jobs = list({task.id for task in tasks if task.is_job})
+    for job_id in jobs:
         with suppress(InvalidTransition):  # it has ended, and left its message
             control.cancel(unit, job_id, reason="it had ended before the restore")
-    ids = [task.message for task in dropped if task.message is not None]
-    unit.connection.execute(_DELETE, {"ids": ids})
-    return dropped
+    unit.connection.execute(_DELETE_OF_JOBS, {"ids": jobs})
 
 
 def _require_held(noun: str, names: Collection[str], held: Collection[str]) -> None:

@@ -95,7 +95,9 @@ def tasks_command(target: Target, ended: Path | None) -> None:
     with target.reading() as (connection, _):
         held = fences.require_raised(connection)
         rows = [
-            row for row in fences.held_tasks(connection, held) if known is None or row.id in known
+            row
+            for row in fences.held_tasks(connection, held)
+            if known is None or row.is_among(known)
         ]
     printing.show_listing(
         rows, json_of=views.held_task, cells_of=_cells, names={"id"}, none="No task is held."
@@ -168,4 +170,5 @@ def _cells(row: Held) -> dict[str, Cell]:
         "state": row.state,
         "queue": row.queue,
         "sent (UTC)": utc(row.created_at),
+        "retry of": row.retry_of,
     }

@@ -1,16 +1,27 @@
 """Fences: what they hold, what they refuse, and what the server is known by."""
 
 import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from uuid import UUID
 
 import pytest
 from celery import Celery
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
+from pgbeat import submit
+from pgbeat.beat.maintenance.leader_maintenance import LeaderMaintenance
+from pgbeat.beat.verbs import fences
+from pgbeat.broker.transport.consuming import consumers
 from pgbeat.database import fence
 from pgbeat.errors import Fenced
+from pgbeat.jobs.rescuing import rescue
+from pgbeat.jobs.verbs import control
+from pgbeat.monitoring.fences import Held
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.jobs import make_app
-from tests.support.rows import make_schedule
+from tests.support.jobs import JobControl, job_controls, make_app
+from tests.support.rows import make_lane, make_schedule
+from tests.support.threads import waiting
 
 
 @pytest.fixture
@@ -63,6 +74,118 @@ def test_all_is_held_and_released_but_what_was_paused_before(
     ]
     assert run(database, "fence", "raise", "--admin", "--yes").exit_code == 0
     assert read(database, "fence")["fence"]["epoch"] > shown["epoch"]
+
+
+@pytest.fixture
+def job_control(app: Celery, database: str) -> Iterator[JobControl]:
+    with job_controls(database, app) as make:
+        yield make()
+
+
+def held(database: str, *options: str) -> set[str]:
+    """The ids of the tasks that the fence holds."""
+    return {task["id"] for task in read(database, "fence", "tasks", *options)}
+
+
+def all_come(sql: Sql, connection: Connection, app: Celery, job_control: JobControl) -> None:
+    """Makes all that waits for its time or its lane due, and does what workers and beat do then."""
+    sql("UPDATE kombu_message SET available_at = now() WHERE available_at IS NOT NULL")
+    sql("UPDATE pgbeat.jobs SET run_at = now() WHERE state = 'scheduled'")
+    sql("UPDATE pgbeat.lanes SET max_running = 100")
+    consumers.promote(connection)
+    maintenance = LeaderMaintenance(app, job_control.settings, job_control.publisher)
+    maintenance.step(job_control.connection, is_due=True, is_idle=False)
+    maintenance.close(5)
+
+
+def release(app: Celery, tmp_path: Path, ended: Sequence[str]) -> set[str]:
+    """Releases all, and returns the ids of what was dropped."""
+    file = tmp_path / "ended"
+    file.write_text("\n".join(ended))
+    options = ("--all", "--ended", str(file), "--admin", "--json")
+    return set(json.loads(run_with(app, "fence", "release", *options).stdout)["dropped"])
+
+
+def test_what_becomes_due_is_still_held(
+    app: Celery,
+    database: str,
+    sql: Sql,
+    connection: Connection,
+    job_control: JobControl,
+    tmp_path: Path,
+) -> None:
+    """Its message is new then, or becomes visible."""
+    make_lane(sql, "narrow")
+    submit("tests.add", app=app, lane="narrow")
+    later = [
+        app.send_task("tests.add", countdown=3600).id,
+        str(submit("tests.add", app=app, countdown=3600).id),
+        str(submit("tests.add", app=app, lane="narrow").id),
+    ]
+    run(database, "fence", "raise", "--admin", "--yes")
+    before = held(database)
+    assert len(before) == 5 and before > set(later)
+    app.send_task("tests.add")
+    all_come(sql, connection, app, job_control)
+    assert sql("SELECT visible, count(*) FROM kombu_message GROUP BY 1") == [(True, 7)]
+    assert held(database) == before
+    assert release(app, tmp_path, later) == set(later)
+    assert sql("SELECT count(*) FROM kombu_message") == [(4,)]
+    assert sql("SELECT DISTINCT state FROM pgbeat.jobs WHERE id = ANY (%s::uuid[])", later) == [
+        ("cancelled",)
+    ]
+
+
+def test_a_retry_of_what_ran_is_held_in_its_place(
+    app: Celery,
+    database: str,
+    sql: Sql,
+    connection: Connection,
+    job_control: JobControl,
+    tmp_path: Path,
+) -> None:
+    """Beat ends what ran when the copy was made, and makes a job with another id."""
+    make_lane(sql, "narrow")
+    ran = submit("tests.add", app=app, lane="narrow", max_attempts=2)
+    failed = submit("tests.add", app=app, max_attempts=1)
+    execution, other = (job_control.begins(job.id) for job in (ran, failed))
+    sql("DELETE FROM kombu_message WHERE job_id IS NOT NULL")
+    job_control.tells(other, failed.id, "failed")
+    run(database, "fence", "raise", "--admin", "--yes")
+    why = "the worker {worker} died"
+    rescue.end_lost(job_control.connection, job_control.publisher, [UUID(execution)], why)
+    job_control.do(control.retry, failed, job_source="user_cli")
+    retries = "SELECT id::text, state FROM pgbeat.jobs WHERE retry_of = %s"
+    [(retry, _)] = sql(retries, str(ran.id))
+    ended = [str(ran.id), str(failed.id)]
+    for is_sent in (False, True):
+        [task] = [task for task in read(database, "fence", "tasks") if task["is_job"]]
+        assert (task["id"], task["retry_of"]) == (retry, ended[0])
+        assert (task["message"] is not None) is is_sent
+        all_come(sql, connection, app, job_control)
+    assert release(app, tmp_path, ended) == {retry}
+    assert sql(retries, str(ran.id)) == [(retry, "cancelled")]
+    assert [state for _, state in sql(retries, str(failed.id))] == ["pending"]
+
+
+def test_a_message_that_becomes_due_while_it_is_dropped(
+    app: Celery, database: str, sql: Sql, engine: Engine, job_control: JobControl
+) -> None:
+    """It gets another number."""
+    late = app.send_task("tests.add", countdown=3600).id
+    run(database, "fence", "raise", "--admin", "--yes")
+    sql("UPDATE kombu_message SET available_at = now() WHERE available_at IS NOT NULL")
+
+    def drop() -> list[Held]:
+        with job_control.unit().transaction() as unit:
+            return fences.drop_ended(unit, [late])
+
+    with engine.connect() as consumer:
+        assert consumers.promote(consumer) == 1
+        with waiting(sql, drop) as dropped:
+            consumer.commit()
+    assert [task.id for task in dropped.result()] == [late]
+    assert sql("SELECT count(*) FROM kombu_message") == [(2,)]
 
 
 def test_what_is_refused(app: Celery, database: str, sql: Sql) -> None:

@@ -136,6 +136,7 @@ SELECT ARRAY(SELECT d.id FROM pgbeat.dead_consumers() AS d (id) WHERE d.id <> :c
                      AND NOT EXISTS (SELECT FROM kombu_queue_consumer c WHERE c.queue_id = q.id)),
            (SELECT count(*) FROM pgbeat.consumers)
 
+-- In a paused queue, a message stays as old as it is: a fence holds those that are older than it.
 -- name: promote
 WITH due AS (
         SELECT m.ctid AS tid, {over} AS over FROM kombu_message m
@@ -145,8 +146,10 @@ WITH due AS (
         DELETE FROM kombu_message m WHERE m.ctid = ANY (ARRAY(SELECT tid FROM due WHERE over))),
     ready AS (
         UPDATE kombu_message m
-           SET visible = true, available_at = NULL, enqueued_at = now(),
-               id = nextval('message_id_sequence')
+           SET visible = true, available_at = NULL, id = nextval('message_id_sequence'),
+               enqueued_at = CASE WHEN EXISTS (
+                   SELECT FROM kombu_queue q WHERE q.id = m.queue_id AND q.paused_at IS NOT NULL)
+                   THEN m.enqueued_at ELSE now() END
           FROM unnest(ARRAY(SELECT tid FROM due WHERE NOT over)) AS d (tid)
          WHERE m.ctid = d.tid RETURNING m.queue_id)
     SELECT (SELECT count(*) FROM due), count(pgbeat.announce_queue(queue_id))
