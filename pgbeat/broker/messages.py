@@ -1,6 +1,6 @@
 """Messages: rows of the broker's tables, which are those of kombu's SQLAlchemy transport."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -76,7 +76,24 @@ def runs_again(request: Any) -> bool:
     return bool(request.retries or (request.delivery_info or {}).get("redelivered"))
 
 
-def put(connection: Connection, batch: Sequence[Message]) -> int:
+#: Creates the queues among these that are missing.
+Create = Callable[[Connection, Iterable[str]], None]
+
+
+def declare(connection: Connection, queues: Iterable[str]) -> None:
+    """Creates the queues that are missing."""
+    wanted = set(queues)
+    missing = wanted - known(connection, wanted)
+    if missing:
+        connection.execute(_DECLARE, {"queues": sorted(missing)})
+
+
+def known(connection: Connection, queues: Iterable[str]) -> set[str]:
+    """Returns those of the queues that exist."""
+    return set(connection.scalars(_KNOWN, {"queues": sorted(queues)}))
+
+
+def put(connection: Connection, batch: Sequence[Message], create: Create = declare) -> int:
     """Writes messages in the order given, and the jobs that they make; creates missing queues.
 
     Returns how many rows the messages for exchanges became.
@@ -88,7 +105,7 @@ def put(connection: Connection, batch: Sequence[Message]) -> int:
     if direct and not message_copies.copy(connection, direct):
         missing = _put(connection, direct)
         if missing:
-            declare(connection, missing)
+            create(connection, missing)
             _put(connection, [m for m in direct if m.queue in missing])
     if routed:
         return connection.execute(_ROUTE, {"batch": recordset(routed)}).rowcount
@@ -108,19 +125,6 @@ def _put(connection: Connection, batch: Sequence[Message]) -> set[str]:
             raise DBAPIError.instance("put", None, error, psycopg.Error) from error
         return set() if count else {str(m.queue)}
     return set(connection.scalars(_PUT, {"batch": recordset(batch)}))
-
-
-def declare(connection: Connection, queues: Iterable[str]) -> None:
-    """Creates the queues that are missing."""
-    wanted = set(queues)
-    missing = wanted - known(connection, wanted)
-    if missing:
-        connection.execute(_DECLARE, {"queues": sorted(missing)})
-
-
-def known(connection: Connection, queues: Iterable[str]) -> set[str]:
-    """Returns those of the queues that exist."""
-    return set(connection.scalars(_KNOWN, {"queues": sorted(queues)}))
 
 
 def withdraw(connection: Connection, jobs: Sequence[str]) -> dict[str, Withdrawn]:

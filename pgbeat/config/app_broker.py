@@ -91,3 +91,10 @@ def direct_url(conf: Mapping[str, Any], url: URL) -> URL | None:
     if option and delays_in_table(conf) and is_own_broker(conf, url):
         return postgres_url(str(option))
     return None
+
+
+def connect_args(conf: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns libpq's parameters among the options of the app's transport."""
+    options = conf.get("broker_transport_options") or {}
+    arguments: Mapping[str, Any] = options.get("connect_args") or {}
+    return arguments

@@ -1,8 +1,9 @@
 """Connections that a process keeps for itself, such as those by which it submits jobs."""
 
 import atexit
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection
@@ -22,9 +23,9 @@ class _Use:
     of the processor's time in which a program submits a job.
     """
 
-    def __init__(self, url: URL, name: str) -> None:
-        self.url = url
-        self.engine = connections.engine(url, name, isolation_level="AUTOCOMMIT")
+    def __init__(self, url: URL, name: str, connect_args: Mapping[str, Any]) -> None:
+        self.url, self.connect_args = url, dict(connect_args)
+        self.engine = connections.engine(url, name, connect_args, isolation_level="AUTOCOMMIT")
         self.idle: list[Connection] = []
 
     def take(self) -> Connection:
@@ -52,20 +53,26 @@ class _Use:
         self.idle.append(connection)
 
 
-#: By the database and the name.
-_uses: dict[tuple[URL, str], _Use] = {}
+#: By the database, the name and the parameters of libpq.
+_uses: dict[tuple[URL, str, str], _Use] = {}
+#: No parameters of libpq.
+_NONE: Mapping[str, Any] = {}
 #: Those of the last database, by name: it takes as long to hash a URL as to take a connection.
 _last: dict[str, _Use] = {}
 
 
 @contextmanager
-def kept(url: URL, name: str) -> Iterator[Connection]:
-    """Yields a connection in autocommit mode, one of a few that this process keeps for itself."""
+def kept(url: URL, name: str, connect_args: Mapping[str, Any] = _NONE) -> Iterator[Connection]:
+    """Yields a connection in autocommit mode, one of a few that this process keeps for itself.
+
+    `connect_args` are for libpq.
+    """
     forks.check_process()
     use = _last.get(name)
-    if use is None or use.url is not url:
+    if use is None or use.url is not url or use.connect_args != connect_args:
+        key = url, name, repr(sorted(connect_args.items()))
         # Another thread's, if that was quicker.
-        use = _uses.get((url, name)) or _uses.setdefault((url, name), _Use(url, name))
+        use = _uses.get(key) or _uses.setdefault(key, _Use(url, name, connect_args))
         _last[name] = use
     connection = use.take()
     try:

@@ -104,17 +104,13 @@ class AsyncInTransaction(OutboxConnection):
     def _write(self, session: Any) -> None:
         connection = opened(session)
         messages = list(self._held.messages)
-        calls = dict(self._held.calls)
-        for message in messages:
-            calls |= predeclare.queue(message.queue)
-        predeclare.declare(self._app, connection, calls)
-        self._held.declare(connection)
+        self._held.declare(connection, self._app)
         self._put(connection, messages)
 
     def _put(self, connection: Connection, messages: list[Message]) -> None:
         to_queues = [message for message in messages if message.queue is not None]
         if to_queues:
-            put(connection, to_queues)
+            put(connection, to_queues, predeclare.creator(self._app))
         for message in messages:
             if message.queue is None and not put(connection, [message]):
                 joined = self._channel.joined if self._channel is not None else None

@@ -6,7 +6,8 @@ back. Only the messages belong to the caller's transaction.
 """
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from celery import Celery
@@ -29,27 +30,51 @@ _ISOLATION = text("SELECT current_setting('transaction_isolation')")
 
 
 class _Declared(set[Hashable]):
-    """The objects that this process has created, or failed to create."""
+    """The exchanges and bindings that this process has declared, or failed to declare."""
+
+
+def creator(app: Celery | None) -> messages.Create:
+    """Returns what creates queues: with an app, in the transaction of its caller."""
+    return messages.declare if app is None else partial(create, app)
+
+
+def create(app: Celery, connection: Connection, queues: Iterable[str]) -> None:
+    """Creates the queues that are missing, on another connection, and commits.
+
+    `connection` is the caller's. Its transaction must itself create those that it doesn't see then.
+    """
+    wanted = set(queues)
+    missing = wanted - messages.known(connection, wanted)
+    if not missing:
+        return
+    if _sees_commits(connection):
+        state_of(app).part(_Declared).clear()  # bindings are deleted with their queue
+        _commit(app, [partial(messages.declare, queues=missing)])
+    messages.declare(connection, missing)
 
 
 def declare(app: Celery, connection: Connection, calls: Mapping[Hashable, Call]) -> None:
-    """Makes each call once in this process, on another connection, and commits.
+    """Declares exchanges and bindings once in this process, on another connection, and commits.
 
-    `connection` is the caller's. If its snapshot would not see the result, or if a call fails, the
-    caller's transaction must make the calls itself.
+    `connection` is the caller's. Its transaction must make the calls, too, in case that one failed.
     """
     declared = state_of(app).part(_Declared)
     fresh = {key: call for key, call in calls.items() if key not in declared}
-    if not fresh or connection.scalar(_ISOLATION) != "read committed":
-        return
-    declared.update(fresh)
+    if fresh and _sees_commits(connection):
+        declared.update(fresh)
+        _commit(app, fresh.values())
+
+
+def _sees_commits(connection: Connection) -> bool:
+    return bool(connection.scalar(_ISOLATION) == "read committed")
+
+
+def _commit(app: Celery, calls: Iterable[Call]) -> None:
+    url, connect_args = config.broker_database(app.conf), config.connect_args(app.conf)
     try:
-        with (
-            kept(config.broker_database(app.conf), "pgbeat submit") as other,
-            connections.transaction(other),
-        ):
+        with kept(url, "pgbeat submit", connect_args) as other, connections.transaction(other):
             lock_waits.limit_waiting(other, _PATIENCE)
-            for call in fresh.values():
+            for call in calls:
                 call(other)
     except Exception:
         logger.debug("The caller's transaction creates a queue itself", exc_info=True)
@@ -59,10 +84,3 @@ def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[Hashab
     """Returns a call for `declare`, by its key."""
     key = repr((function, args, kwargs))
     return {key: lambda connection: function(connection, *args, **kwargs)}
-
-
-def queue(name: str | None) -> dict[Hashable, Call]:
-    """Returns the call that creates a queue; none without a name."""
-    if name is None:
-        return {}
-    return {("queue", name): lambda connection: messages.declare(connection, [name])}

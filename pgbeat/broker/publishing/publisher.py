@@ -17,7 +17,7 @@ from pgbeat.broker.publishing import predeclare, reserved
 from pgbeat.broker.publishing.json_values import unreadable
 from pgbeat.broker.publishing.message_templates import MessageTemplates, TaskMessage
 from pgbeat.broker.queues import check_name
-from pgbeat.broker.transport.outbox import OutboxConnection
+from pgbeat.broker.transport.outbox import OutboxConnection, declare_queue
 from pgbeat.config import Settings, delays_in_table, is_own_broker
 from pgbeat.database import connections
 from pgbeat.errors import BrokerUnavailable, InvalidSchedule, Problems
@@ -205,6 +205,7 @@ class HeldPublishes:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
+        self.queues: set[str] = set()
         self.calls: dict[Hashable, predeclare.Call] = {}
 
     def write(self, message: Message) -> None:
@@ -213,17 +214,28 @@ class HeldPublishes:
 
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Takes a declaration."""
-        self.calls |= predeclare.call(function, *args, **kwargs)
+        if function is declare_queue:
+            self.queues.update(args)
+        else:
+            self.calls |= predeclare.call(function, *args, **kwargs)
 
-    def declare(self, connection: Connection) -> None:
-        """Makes the declarations."""
+    def declare(self, connection: Connection, app: Celery | None = None) -> None:
+        """Makes the declarations: with an app, in the transaction of its caller."""
+        if self.queues:
+            predeclare.creator(app)(connection, self.queues)
+        if app is not None:
+            predeclare.declare(app, connection, self.calls)
         for call in self.calls.values():
             call(connection)
-        self.calls.clear()
+        self._forget_declarations()
 
     def clear(self) -> None:
         """Drops all of it."""
         self.messages.clear()
+        self._forget_declarations()
+
+    def _forget_declarations(self) -> None:
+        self.queues.clear()
         self.calls.clear()
 
 
@@ -316,14 +328,10 @@ class TransactionPublisher:
 
     def put(self, connection: Connection, batch: Iterable[Message]) -> None:
         """Writes messages, and before them their queues."""
-        batch = list(batch)
-        if not connections.is_autocommit(connection):  # the caller's, and may stay open
-            calls = dict(self._outbox.calls)
-            for message in batch:
-                calls |= predeclare.queue(message.queue)
-            predeclare.declare(self.app, connection, calls)
-        self._outbox.declare(connection)
-        messages.put(connection, batch)
+        # Any other connection than pgbeat's own is the caller's, whose transaction may stay open.
+        app = None if connections.is_autocommit(connection) else self.app
+        self._outbox.declare(connection, app)
+        messages.put(connection, list(batch), predeclare.creator(app))
 
     def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> dict[str, Withdrawn]:
         """Deletes these jobs' unclaimed messages, and returns them by the jobs' ids."""

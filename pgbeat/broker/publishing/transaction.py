@@ -22,9 +22,15 @@ from pgbeat.broker.publishing import predeclare
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import TransactionPublisher, send_task
 from pgbeat.broker.transport import transaction_blocks
-from pgbeat.broker.transport.outbox import DECLARATIONS, OutboxChannel, OutboxConnection
+from pgbeat.broker.transport.outbox import (
+    DECLARATIONS,
+    OutboxChannel,
+    OutboxConnection,
+    declare_queue,
+)
 from pgbeat.config import (
     brokers,
+    connect_args,
     delays_in_table,
     is_sqlalchemy_broker,
     postgres_url,
@@ -88,12 +94,13 @@ class _Immediate:
 
     def write(self, message: Message) -> int:
         """Writes a message; returns how many rows one for an exchange became."""
-        connection = self.connection
-        predeclare.declare(self._app, connection, predeclare.queue(message.queue))
-        return messages.put(connection, [message])
+        return messages.put(self.connection, [message], predeclare.creator(self._app))
 
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         connection = self.connection
+        if function is declare_queue:
+            predeclare.create(self._app, connection, args)
+            return None
         if function in DECLARATIONS:
             call = predeclare.call(function, *args, **kwargs)
             predeclare.declare(self._app, connection, call)
@@ -197,7 +204,7 @@ def require_broker(connection: Connection, app: Celery) -> None:
         )
     whole = merged(own_urls)  # one of several servers may be down
     own_urls = own_urls if whole is None else [whole]
-    arguments = (app.conf.broker_transport_options or {}).get("connect_args")
+    arguments = connect_args(app.conf)
     identity.require(connection, own_urls, whose="the broker's", connect_args=arguments)
 
 

@@ -50,7 +50,7 @@ class OutboxChannel(Channel):
     def queue_declare(self, queue: str | None = None, *args: Any, **kwargs: Any) -> Any:
         """Creates a queue, whose consumer declares the rest. Raises `ValueError`, too."""
         check_name(queue)
-        self._do(_declare, queue)
+        self._do(declare_queue, queue)
         return queue_declare_ok_t(queue, 0, 0)
 
     def close(self) -> None:
@@ -58,12 +58,13 @@ class OutboxChannel(Channel):
         self.closed = True
 
 
-def _declare(connection: Any, queue: str) -> None:
+def declare_queue(connection: Any, queue: str) -> None:
+    """Creates a queue if it is missing."""
     messages.declare(connection, [queue])
 
 
-#: Domain functions that create a queue, an exchange or a binding.
-DECLARATIONS = (_declare, exchanges.declare, exchanges.bind)
+#: Domain functions that create an exchange or a binding.
+DECLARATIONS = (exchanges.declare, exchanges.bind)
 
 
 class _OutboxTransport(Transport):

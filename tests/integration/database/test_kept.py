@@ -53,6 +53,13 @@ def test_one_whose_server_is_gone_is_replaced(
         assert connection.scalar(_PID) != pid
 
 
+def test_each_has_the_parameters_that_are_asked_for(database: str) -> None:
+    url, name = postgres_url(database), text("SELECT current_setting('application_name')")
+    for arguments in ({}, {"application_name": "another"}, {}):
+        with kept(url, "kept test", arguments) as connection:
+            assert connection.scalar(name) == arguments.get("application_name", "kept test")
+
+
 def test_few_stay_open(database: str, sql: Callable[..., list[tuple[Any, ...]]]) -> None:
     url = postgres_url(database)
     with ExitStack() as stack:

@@ -112,6 +112,22 @@ def test_nothing_is_left_of_a_block_that_raises_or_rolls_back(
     assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
 
 
+@DRIVERS
+def test_a_queue_that_was_deleted_is_made_beside_the_block(
+    app: Celery, database: str, sql: Sql, driver: str
+) -> None:
+    async def publish() -> None:
+        async with engine(database, driver) as own, AsyncSession(own) as session:
+            async with pgbeat.in_transaction(session, app):
+                add(app).apply_async(queue="new")
+            assert sql("SELECT count(*) FROM kombu_queue WHERE name = 'new'") == [(1,)]
+            await session.rollback()
+
+    for _ in range(2):
+        asyncio.run(publish())
+        sql("DELETE FROM kombu_queue WHERE name = 'new'")
+
+
 def test_a_scoped_session(app: Celery, database: str, connect: Connect) -> None:
     async def publish() -> str:
         async with engine(database) as own:

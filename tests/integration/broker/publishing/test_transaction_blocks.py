@@ -110,6 +110,18 @@ def test_a_queue_that_was_rolled_back_is_declared_again(
     app.close()
 
 
+def test_a_queue_that_was_deleted_is_made_beside_the_block(
+    app: Celery, engine: Engine, sql: Sql
+) -> None:
+    """Though this process has used it before."""
+    for _ in range(2):
+        with engine.connect() as mine:
+            with pgbeat.in_transaction(mine, app):
+                add(app).apply_async(queue="new")
+            assert sql("SELECT count(*) FROM kombu_queue WHERE name = 'new'") == [(1,)]
+        sql("DELETE FROM kombu_queue WHERE name = 'new'")
+
+
 def test_an_error_in_the_transaction_is_raised_at_once(
     app: Celery, engine: Engine, sql: Sql
 ) -> None:
