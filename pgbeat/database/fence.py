@@ -98,13 +98,13 @@ def _remember(server: Server) -> None:
         _timelines.note(server.system, server.timeline)
 
 
-def require_newest(connection: Connection) -> None:
+def require_newest(connection: Connection, connect_args: Mapping[str, Any] | None = None) -> None:
     """Raises `psycopg.OperationalError` for a server that refuses to write, or was left behind.
 
     The connection, in autocommit mode, is new. If its URL names several servers, looks at them all
-    before, unless that was done a moment ago.
+    before, with `connect_args` for libpq, unless that was done a moment ago.
     """
-    _look_at_several(connection.engine.url)
+    _look_at_several(connection.engine.url, connect_args)
     is_read_only, _ = _look(connection)
     if is_read_only:
         raise psycopg.OperationalError(
@@ -211,12 +211,12 @@ forks.in_child(_in_child)
 _looked_at: dict[URL, float] = {}
 
 
-def _look_at_several(url: URL) -> None:
+def _look_at_several(url: URL, connect_args: Mapping[str, Any] | None) -> None:
     if isinstance(url.query.get("host"), tuple) and (
         time.monotonic() > _looked_at.get(url, -_AGAIN) + _AGAIN
     ):
         _looked_at[url] = time.monotonic()
-        look_around(url)
+        look_around(url, connect_args)
 
 
 def look_around(url: URL, connect_args: Mapping[str, Any] | None = None) -> None:

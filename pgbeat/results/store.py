@@ -66,7 +66,7 @@ class Store:
     """The results in one database as this process reaches them. For any number of threads."""
 
     def __init__(self, url: URL, connect_args: Mapping[str, Any]) -> None:
-        self.url = url
+        self.url, self._connect_args = url, connect_args
         #: Held while the connection is used.
         self.lock = threading.RLock()
         #: What this process waits for (`waiting.Waits`), once it does.
@@ -119,7 +119,7 @@ class Store:
     def _connect(self) -> StoreConnection:
         connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
-            fence.require_newest(connection)
+            fence.require_newest(connection, self._connect_args)
             migrate.check(connection)
             keeps = poolers.keeps_session(connection, self.engine)
             if not keeps:

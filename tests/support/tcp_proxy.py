@@ -32,6 +32,8 @@ class Proxy:
         self._doomed: set[socket.socket] = set()
         #: How many answers were lost.
         self.lost = 0
+        #: How many connections were made.
+        self.accepted = 0
         query = {"sslmode": "disable"}
         url = postgres_url(dsn).set(drivername="postgresql", host="127.0.0.1", query=query)
         url = url.set(port=self._listener.getsockname()[1])
@@ -43,6 +45,7 @@ class Proxy:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
+                self.accepted += 1
                 self._near.append(near)
                 if self._accepts:
                     try:

@@ -133,7 +133,7 @@ class Broker:
             self._unreachable_at = time.monotonic()
             raise
         try:
-            fence.require_newest(connection)
+            fence.require_newest(connection, self.options.connect_args)
             # Each time: `pgbeat migrate` may have run since the last connection.
             migrate.check(connection)
             if not self._has_tables:

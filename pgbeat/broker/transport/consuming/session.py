@@ -70,7 +70,7 @@ class Session:
             connections.prepare_session(connection)
             commit = self._options.ack_synchronous_commit or "off"
             connections.configure(connection, {**claim_sql.PLANS, "synchronous_commit": commit})
-        fence.require_newest(connection)
+        fence.require_newest(connection, self._options.connect_args)
         fence.require_original(connection)
         #: The consumer's id.
         self.id = consumers.register(connection, f"{socket.gethostname()}:{os.getpid()}", lease)

@@ -33,6 +33,7 @@ from tests.support.kombu_connections import (
     terminate_others,
 )
 from tests.support.processes import until
+from tests.support.tcp_proxy import Proxy
 from tests.support.transport_workers import transport_url
 
 #: A port without a server.
@@ -52,6 +53,18 @@ def test_urls(connect: Connect, database: str, scheme: str) -> None:
     url = database.replace("postgresql://", f"pgbeat+{scheme}://", 1)
     publish(connect(url), "q", "m")
     assert Inbox(connect(), "q").bodies() == ["m"]
+
+
+def test_each_of_several_servers_is_looked_at_with_connect_args(
+    connect: Connect, proxy: Proxy
+) -> None:
+    """Here the ports of the URL are wrong."""
+    url = postgres_url(proxy.dsn).set(drivername="postgresql", host=None, port=None, query={})
+    several = url.set(query={"host": ("127.0.0.1:1", "localhost:1")})
+    port = postgres_url(proxy.dsn).port
+    arguments = {"port": f"{port},{port}", "sslmode": "disable"}
+    connect(transport_url(several.render_as_string(False)), connect_args=arguments).connect()
+    assert proxy.accepted == 1 + 2
 
 
 def test_the_transport_by_name(database: str) -> None:
