@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from sqlalchemy import Connection, text
+from sqlalchemy.sql.elements import TextClause
 
 from pgbeat.broker import message_ends
 from pgbeat.database import channels, sql
@@ -154,33 +155,48 @@ def _whole(key: str, arguments: Mapping[str, Any] | None) -> int | None:
     return number
 
 
-_DELETE_NAMED, _DELETE_ABANDONED, _DELETE_EXPIRED, _DELETE_OWNED = (
-    text(sql.load(_SQL, "delete", which=sql.load(_SQL, w), note=message_ends.note("deleted")))
-    for w in ("named", "abandoned", "expired", "owned")
+def _deletion(which: str) -> tuple[TextClause, TextClause]:
+    """Returns the statement that locks queues, and the one that deletes them.
+
+    The second sees consumers that have subscribed while the first waited for them.
+    """
+    of = sql.load(_SQL, which)
+    note = message_ends.note("deleted")
+    return text(lock(of)), text(sql.load(_SQL, "delete", which=of, note=note))
+
+
+_NAMED_ONE, _ABANDONED, _EXPIRED, _OWNED = (
+    _deletion(which) for which in ("named", "abandoned", "expired", "owned")
 )
+
+
+def _delete(connection: Connection, how: tuple[TextClause, TextClause], **values: Any) -> int:
+    """Deletes queues with all that is theirs; returns how many messages waited."""
+    locks, deletes = how
+    connection.execute(locks, values)
+    return int(connection.execute(deletes, values).scalar_one())
 
 
 def delete(
     connection: Connection, name: str, *, if_unused: bool = False, if_empty: bool = False
 ) -> int:
     """Deletes the queue with its bindings and messages; returns how many messages waited."""
-    values = {"name": name, "if_unused": if_unused, "if_empty": if_empty}
-    return int(connection.execute(_DELETE_NAMED, values).scalar_one())
+    return _delete(connection, _NAMED_ONE, name=name, if_unused=if_unused, if_empty=if_empty)
 
 
 def delete_abandoned(connection: Connection, queues: Sequence[int]) -> None:
     """Deletes those of the queues that are `auto_delete` and have no consumer left."""
-    connection.execute(_DELETE_ABANDONED, {"queues": list(queues)})
+    _delete(connection, _ABANDONED, queues=list(queues))
 
 
 def delete_expired(connection: Connection) -> None:
     """Deletes queues that no consumer has used for the time they were declared to live unused."""
-    connection.execute(_DELETE_EXPIRED)
+    _delete(connection, _EXPIRED)
 
 
 def delete_owned(connection: Connection, owners: Sequence[int]) -> None:
     """Deletes the queues that were exclusive to these consumers."""
-    connection.execute(_DELETE_OWNED, {"owners": list(owners)})
+    _delete(connection, _OWNED, owners=list(owners))
 
 
 #: Messages that one call of `purge` deletes at most.

@@ -65,13 +65,16 @@ q.used_at + q.expires * interval '1 millisecond' < now() AND {unused}
 q.owner = ANY (:owners)
 
 -- No single index has all messages of a queue; three of them together do, and cost nothing where
--- they have none.
+-- they have none. Consumers are told, since they know a queue by its id: another one of its name
+-- is none of theirs.
 -- name: delete
 WITH gone AS (DELETE FROM kombu_queue WHERE id = ANY (ARRAY({lock})) RETURNING id, name),
     unbound AS (
         DELETE FROM kombu_queue_binding WHERE queue_id IN (SELECT id FROM gone)
         RETURNING exchange),
-    left_over AS (DELETE FROM kombu_queue_consumer WHERE queue_id IN (SELECT id FROM gone)),
+    left_over AS (
+        DELETE FROM kombu_queue_consumer WHERE queue_id IN (SELECT id FROM gone)
+        RETURNING queue_id),
     exchanges AS (
         DELETE FROM kombu_queue_exchange x
          WHERE x.auto_delete AND x.name IN (SELECT exchange FROM unbound)
@@ -93,7 +96,9 @@ WITH gone AS (DELETE FROM kombu_queue WHERE id = ANY (ARRAY({lock})) RETURNING i
         SELECT l.job_id, gone.name AS queue FROM lost l JOIN gone ON gone.id = l.queue_id),
     noted AS (
         {note})
-    SELECT count(*) FILTER (WHERE visible) FROM lost
+    SELECT (SELECT count(*) FILTER (WHERE visible) FROM lost),
+           (SELECT count(pg_notify('pgbeat_queue_' || id, 'gone ' || name)) FROM gone
+             WHERE id IN (SELECT queue_id FROM left_over))
 
 -- Messages that kombu's SQLAlchemy transport delivered are not counted. The queue's id is a
 -- parameter so that the server can estimate how many messages the queue has.

@@ -9,11 +9,14 @@ LANES = "pgbeat_lanes"
 BROKER = "pgbeat_broker"
 #: To a process that waits for results, the task that has one; its id follows.
 RESULTS = "pgbeat_result_"
+#: To a queue's consumers, before its name, when it is deleted.
+GONE = "gone "
 
 
 def of_queue(queue: int) -> str:
-    """Returns the channel of a queue (its id), to its consumers while they wait.
+    """Returns the channel of a queue (its id), to its consumers.
 
-    "" is sent when messages are put, `again` when earlier ones come back or the queue is resumed.
+    While they wait, "" is sent when messages are put, `again` when earlier ones come back or the
+    queue is resumed. `gone` and its name is sent when it is deleted.
     """
     return f"pgbeat_queue_{queue}"

@@ -7,6 +7,7 @@ from typing import Any
 import psutil
 import pytest
 from celery import chain, chord, group
+from kombu import Queue
 
 from tests.support.processes import Process, until
 from tests.support.threads import repeating
@@ -308,6 +309,15 @@ class Drop(bootsteps.StartStopStep):
 
 app.steps["consumer"].add(Drop)
 """
+
+
+def test_a_queue_is_deleted_under_its_worker(transport_workers: TransportWorkers) -> None:
+    """It consumes the one that comes in its place, too."""
+    start(transport_workers, "prefork", 1)
+    transport_workers.await_started([transport_workers.send("note")])
+    with transport_workers.app.connection_for_write() as connection:
+        Queue("celery")(connection.channel()).delete()
+    transport_workers.await_started([transport_workers.send("note")])
 
 
 def test_an_idle_solo_worker_answers_at_once(transport_workers: TransportWorkers) -> None:

@@ -1,10 +1,13 @@
 """Queues: declared, exclusive, bound, matched by topic, paused, purged, deleted, expired."""
 
 import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
@@ -171,6 +174,58 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(opened: Sessions) -> N
     three.die(one.connection)
     consumers.release_dead(one.connection, [three.id], limit=None)
     assert names(one.connection) == ["lasting", "unused"]
+
+
+@pytest.mark.parametrize(
+    "delete",
+    [
+        lambda other, queue: queues.delete_abandoned(other, [queue]),
+        lambda other, queue: queues.delete(other, "q", if_unused=True),
+        lambda other, queue: queues.delete_expired(other),
+    ],
+)
+def test_a_queue_that_somebody_begins_to_consume_is_not_deleted(
+    opened: Sessions, connection: Connection, delete: Callable[[Connection, int], object]
+) -> None:
+    """Whoever finds it unused waits for that."""
+    queue = queues.declare(connection, "q", auto_delete=True, arguments={"x-expires": 1000}).id
+    connection.execute(text("UPDATE kombu_queue SET used_at = used_at - interval '2 minutes'"))
+    consumer, other = opened.consumer(), opened.open()
+
+    def run() -> None:
+        with connections.transaction(other):
+            delete(other, queue)
+
+    blocked = text("SELECT count(*) FROM pg_stat_activity WHERE pg_blocking_pids(pid) <> '{}'")
+    with ThreadPoolExecutor(1) as pool:
+        with connections.transaction(consumer.connection):
+            consumers.subscribe(consumer.connection, consumer.id, [queue])
+            deleted = pool.submit(run)
+            until(lambda: connection.scalar(blocked))
+        deleted.result()
+    assert queues.declare(connection, "q") == (queue, 0, 1)
+
+
+def test_a_deleted_queue_cannot_be_consumed(opened: Sessions, connection: Connection) -> None:
+    consumer = opened.consumer()
+    ids = [queues.declare(connection, name).id for name in ("q", "stays")]
+    queues.delete(connection, "q")
+    with pytest.raises(psycopg.OperationalError, match="was deleted"):
+        consumers.subscribe(consumer.connection, consumer.id, ids)
+
+
+def test_the_consumers_of_a_deleted_queue_are_told(
+    opened: Sessions, connection: Connection
+) -> None:
+    consumer, idle = opened.consumer(), opened.consumer()
+    for name in ("q", "unused"):
+        queues.declare(connection, name)
+        consumer.listen(name)
+        idle.listen(name)
+    subscribe(consumer, "q")
+    for name in ("q", "unused"):
+        queues.delete(connection, name)
+    assert until(consumer.heard) == until(idle.heard) == ["gone q"]
 
 
 def test_an_unused_queue_expires(opened: Sessions, connection: Connection) -> None:

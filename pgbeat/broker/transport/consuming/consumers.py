@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import psycopg
 from sqlalchemy import Connection, text
 from sqlalchemy.sql.elements import TextClause
 
@@ -53,9 +54,30 @@ _GIVE_UP = text("UPDATE pgbeat.consumers SET lease_until = '-infinity' WHERE id 
 
 
 def subscribe(connection: Connection, consumer: int, of: Sequence[int]) -> set[int]:
-    """Records that the consumer consumes from queues (ids); returns the `auto_delete` ones."""
-    fragile = connection.scalars(_SUBSCRIBE, {"queues": list(of), "consumer": consumer})
-    return {int(queue) for queue in fragile}
+    """Records that the consumer consumes from queues (ids); returns the `auto_delete` ones.
+
+    Raises `psycopg.OperationalError` if a queue was deleted.
+    """
+    rows = connection.execute(_SUBSCRIBE, {"queues": list(of), "consumer": consumer})
+    fragile = {int(queue): bool(is_fragile) for queue, is_fragile in rows}
+    if missing := set(of) - fragile.keys():
+        raise deleted(min(missing))
+    return {queue for queue, is_fragile in fragile.items() if is_fragile}
+
+
+def require_queues(connection: Connection, queues: Sequence[int]) -> None:
+    """Raises `psycopg.OperationalError` if one of the queues (ids) was deleted."""
+    missing = connection.scalar(_MISSING, {"queues": list(queues)})
+    if missing is not None:
+        raise deleted(missing)
+
+
+def deleted(queue: int | str) -> psycopg.OperationalError:
+    """Returns the error for a consumer of a queue (its id or name) that was deleted.
+
+    A program that connects again declares the queue again.
+    """
+    return psycopg.OperationalError(f"queue {queue!r} was deleted while this process consumed it")
 
 
 def unsubscribe(connection: Connection, consumer: int, of: Sequence[int]) -> None:
@@ -67,6 +89,10 @@ def unsubscribe(connection: Connection, consumer: int, of: Sequence[int]) -> Non
 
 
 _SUBSCRIBE = text(sql.load(_SQL, "subscribe"))
+_MISSING = text(
+    "SELECT min(c.queue) FROM unnest(CAST(:queues AS bigint[])) AS c (queue) "
+    "WHERE NOT EXISTS (SELECT FROM kombu_queue q WHERE q.id = c.queue)"
+)
 _EXPIRING = "q.id = ANY (:queues) AND q.expires IS NOT NULL"
 _UNSUBSCRIBE = text(sql.load(_SQL, "unsubscribe", mark_used=queues.mark_used(_EXPIRING)))
 

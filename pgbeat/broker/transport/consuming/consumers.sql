@@ -7,12 +7,14 @@ WITH made AS (
 SELECT id, CASE WHEN CAST(:lease AS float8) IS NULL THEN pg_try_advisory_lock(:life, id)
                 ELSE true END FROM made
 
+-- Returns the queues that are there. Who deletes one waits for this, and then sees the consumer.
 -- name: subscribe
-WITH noted AS (
-    INSERT INTO kombu_queue_consumer (queue_id, consumer_id)
-    SELECT queue, :consumer FROM unnest(CAST(:queues AS bigint[])) AS q (queue)
-    ON CONFLICT DO NOTHING)
-SELECT id FROM kombu_queue WHERE id = ANY (:queues) AND auto_delete
+WITH here AS (
+        SELECT id, auto_delete FROM kombu_queue WHERE id = ANY (:queues) ORDER BY id FOR KEY SHARE),
+    noted AS (
+        INSERT INTO kombu_queue_consumer (queue_id, consumer_id)
+        SELECT id, :consumer FROM here ON CONFLICT DO NOTHING)
+    SELECT id, auto_delete FROM here
 
 -- name: unsubscribe
 WITH gone AS (

@@ -55,6 +55,11 @@ class QueueStates:
         return len(self._states)
 
     @property
+    def queues(self) -> list[int]:
+        """The ids of the queues that are consumed."""
+        return list(self._states)
+
+    @property
     def all_awaited(self) -> bool:
         """Whether the next message of each queue will be announced."""
         return not self._not_awaited

@@ -60,6 +60,8 @@ class Session:
         self._left: list[Removed] = []
         #: Consumed queues that are `auto_delete`.
         self._fragile: set[int] = set()
+        #: The names of consumed queues that were deleted, by their ids.
+        self._deleted: dict[int, str] = {}
         self._request: Request | None = None
         self._wakers: set[Callable[[], None]] = set()
         #: Whether messages are announced to this session.
@@ -99,15 +101,17 @@ class Session:
             if intake not in self._plan.intakes:
                 self._plan.intakes.append(intake)
             if new := self._plan.states.add(queues):
-                self._fragile |= consumers.subscribe(self._connection, self.id, new)
                 self._leave()
-                self._listen("LISTEN", new)
+                self._listen("LISTEN", new)  # first, so that no deletion is missed
+                self._fragile |= consumers.subscribe(self._connection, self.id, new)
         self.wake()
 
     def unsubscribe(self, intake: Intake, queues: Sequence[int]) -> None:
         """Stops claiming from queues (ids) for a channel."""
         with self.alone():
             removed = self._plan.states.remove(queues)
+            for queue in removed.queues:
+                self._deleted.pop(queue, None)
             if removed.queues:
                 self._left.append(removed)
                 self._unsubscribe([q for q in removed.queues if q not in self._fragile])
@@ -272,6 +276,8 @@ class Session:
         self._leave()
         self._do_what_is_due(now)
         self.hear()
+        if self._deleted:
+            raise consumers.deleted(min(self._deleted.values()))
         return self._plan.next(now)
 
     def _do_what_is_due(self, now: float) -> None:
@@ -283,6 +289,8 @@ class Session:
             self._plan.states.mark_all_claimable()
         if now >= self._maintenance.next_at:
             changes = self._maintenance.run(now)
+            if not self._listens:
+                consumers.require_queues(self._connection, self._plan.states.queues)
             if changes.requeued:
                 self._start_over()
             elif changes.promoted:
@@ -290,6 +298,8 @@ class Session:
 
     def until_next(self) -> float:
         """Returns the seconds until something may be due without a notification."""
+        if self._deleted:
+            return 0.0
         now = time.monotonic()
         times = [self._poll_at, self._maintenance.next_at, *self._plan.next_times(now)]
         if self._settlements.next_at is not None:
@@ -338,9 +348,13 @@ class Session:
                 else:
                     self._maintenance.next_at = 0.0
                 continue
-            is_consumed = self._plan.states.mark_claimable(int(channel.rpartition("_")[2]))
-            if is_consumed and payload == "again":
+            queue = int(channel.rpartition("_")[2])
+            if not self._plan.states.mark_claimable(queue):
+                continue
+            if payload == "again":
                 self._plan.claims.forget()
+            elif payload.startswith(channels.GONE):
+                self._deleted[queue] = payload.removeprefix(channels.GONE)
         return bool(heard)
 
     def finish(self) -> None:

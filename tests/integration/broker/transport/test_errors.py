@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from kombu.exceptions import OperationalError
 
+from pgbeat.broker import queues
 from tests.support.command_line import Sql
 from tests.support.kombu_connections import (
     Connect,
@@ -236,3 +237,41 @@ def test_a_queue_that_expired_before_it_was_consumed(
     sql("DELETE FROM kombu_queue WHERE name = 'fleeting'")
     with pytest.raises(connection.connection_errors, match="was deleted after"):
         channel.basic_consume("fleeting", no_ack=False, callback=print, consumer_tag="t")
+
+
+@pytest.mark.parametrize("drives", ["thread", "loop"])
+def test_a_queue_that_is_deleted_while_it_is_consumed(connect: Connect, drives: str) -> None:
+    """As with RabbitMQ, its consumer connects again, and so consumes the next one of its name."""
+    connection = connect()
+    inbox = Inbox(connection, "q", "other")
+    loop = Loop(connection) if drives == "loop" else None
+    inbox.channel.queue_delete("q")
+    with pytest.raises(connection.connection_errors, match="queue 'q' was deleted"):
+        if loop is None:
+            connection.drain_events(timeout=20)
+        else:
+            loop.until(lambda: inbox.messages, 20)
+    if loop is not None:
+        loop.close()
+    publish(connect(), "q", "m")
+    assert again(connection).bodies() == ["m"]
+
+
+def test_a_queue_that_is_deleted_and_left(connection: Any) -> None:
+    """Its consumer has ended before it noticed."""
+    inbox, other = Inbox(connection, "q"), Inbox(connection, "other")
+    inbox.channel.queue_delete("q")
+    inbox.cancel()
+    publish(connection, "other", "m")
+    assert other.bodies() == ["m"]
+
+
+def test_a_queue_that_is_deleted_before_it_is_consumed(connection: Any, sql: Sql) -> None:
+    """Just after it was looked up."""
+    channel = connection.channel()
+    channel.queue_declare("q")
+    found = channel.broker.ask(queues.use, ["q"])
+    channel.queue_delete("q")
+    with pytest.raises(connection.connection_errors, match=f"queue {found['q']} was deleted"):
+        channel.session.subscribe(channel, [found["q"]])
+    assert sql("SELECT count(*) FROM kombu_queue_consumer") == [(0,)]

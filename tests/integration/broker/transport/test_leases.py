@@ -60,6 +60,19 @@ def test_a_consumer_whose_lease_ran_out_ends_its_session(bouncer: Pooler, sql: S
     assert sql("SELECT count(*) FROM pgbeat.consumers") == [(0,)]
 
 
+def test_a_queue_that_is_deleted_while_it_is_consumed(bouncer: Pooler) -> None:
+    """Nobody can tell its consumer, who looks for it."""
+    with leased(bouncer) as connection:
+        inbox = Inbox(connection, "q")
+        inbox.channel.queue_delete("q")
+        with pytest.raises(connection.connection_errors, match="was deleted"):
+            inbox.get(seconds=20)
+        connection.close()
+        connection.connect()
+        publish(connection, "q", "m")
+        assert Inbox(connection, "q").bodies() == ["m"]
+
+
 @pytest.mark.slow
 def test_a_paused_pooler(bouncer: Pooler, sql: Sql, opened: Sessions) -> None:
     """PAUSE … RESUME for longer than the lease, while another consumer releases the dead."""
