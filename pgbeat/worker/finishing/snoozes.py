@@ -2,13 +2,15 @@
 
 A job keeps its message in its row, and beat sends that again in time, with a slot if it is in a
 lane. This is written, and waited for, before Celery learns how the task ended: so before its
-message is acknowledged, if that comes late. What is no job is sent again by Celery, as for its own
-retry.
+message is acknowledged, if that comes late. If it can't be written, that message is requeued. What
+is no job is sent again by Celery, as for its own retry.
 """
 
 import logging
 from contextvars import Context
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import Reject
 
 from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.publishing.publisher import HeldPublishes
@@ -22,7 +24,14 @@ from pgbeat.worker.recording import process_recorder
 from pgbeat.worker.recording.attempts import Attempt
 from pgbeat.worker.reporting import ATTEMPT, PATIENCE
 
+if TYPE_CHECKING:
+    from pgbeat.worker.recording.recorder import Recorder
+
 logger = logging.getLogger("celery.worker.pgbeat")
+
+#: Seconds that a task waits for its row, which others may have locked, if it is acknowledged late.
+#: Its message is delivered again some twenty times.
+LATE_PATIENCE = 60.0
 
 
 def settle(task: Any, error: BaseException, ending: TaskEnding | None) -> None:
@@ -59,14 +68,25 @@ def _arrange(task: Any, snooze: Snooze) -> None:
         return
     attempt.runs_in, attempt.message = snooze.delay.total_seconds(), _message(task, snooze)
     attempt_ends.conclude(attempt, snooze, "RETRY")
-    if recorder.record_now(attempt, PATIENCE):
+    is_late = attempt.acks_late
+    is_written = recorder.record_now(attempt, LATE_PATIENCE if is_late else PATIENCE)
+    if is_written or (is_late and _was_written(recorder, attempt)):
         recorder.was_recorded(attempt, ())
+    elif is_late:
+        attempt.runs_in = attempt.message = None
+        raise Reject(f"its snooze is not written after {LATE_PATIENCE:g} s", requeue=True)
     else:
         logger.warning(
             "The snooze of job %s is not written after %g s; trying until it is",
             attempt.job_id,
             PATIENCE,
         )
+
+
+def _was_written(recorder: "Recorder", attempt: Attempt) -> bool:
+    """Takes an attempt back from the recorder; returns whether that has just written it."""
+    recorder.outbox.withdraw(attempt)
+    return attempt.written >= attempt.changes
 
 
 def _again(task: Any, **options: Any) -> Any:

@@ -106,9 +106,9 @@ class Attempt:
     is_withdrawn = is_recorded = is_settled = False
     #: Whether the end of its batch writes its end.
     is_deferred = False
-    #: Where it is noted (`shared_notes`), and whether its end is.
+    #: Where it is noted (`shared_notes`), and whether nothing more will be.
     slot: int | None = None
-    is_end_noted = False
+    is_fully_noted = False
     #: Its process, if another records it.
     pid: int | None = None
     #: The id of the thread that runs it, or the greenlet.

@@ -152,7 +152,7 @@ class ExecutionWriter:
             return set()
         try:
             seen = [(attempt, attempt.changes) for attempt in claimed]
-            over = [attempt for attempt in claimed if attempt.is_end_noted]
+            over = [attempt for attempt in claimed if attempt.is_fully_noted]
             lanes = self._session.write(claimed, shape, wait=wait)
             for attempt, changes in seen:
                 attempt.is_known = True

@@ -74,9 +74,16 @@ class SharedNotes:
         self._memory[slot] = _BEGUN
 
     def end(self, attempt: Attempt) -> None:
-        """Notes how an attempt ended whose beginning is noted."""
+        """Notes how an attempt ended whose beginning is noted.
+
+        If its job runs again by a message that it keeps, its time and the message are too long for
+        a note: it counts as killed while it ran.
+        """
         slot = attempt.slot
         if slot is None:
+            return
+        attempt.is_fully_noted = True
+        if attempt.state == "snoozed" and attempt.runs_in is not None:
             return
         end = (
             attempt.state,
@@ -93,7 +100,6 @@ class SharedNotes:
         start = slot + _END_AT
         self._memory[start : start + len(note)] = note
         self._memory[slot] = _ENDED
-        attempt.is_end_noted = True
 
     def forget(self, attempts: Iterable[Attempt]) -> None:
         """Deletes the notes of attempts that are recorded, or never will be."""

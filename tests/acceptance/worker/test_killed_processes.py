@@ -111,6 +111,20 @@ def test_recycled_while_its_record_is_locked(tracked_workers: TrackedWorkers) ->
 
 
 @pytest.mark.slow
+def test_recycled_while_its_snooze_is_locked(tracked_workers: TrackedWorkers) -> None:
+    """The message is requeued, not acknowledged; the main process records no time for it."""
+    first, second = in_lane(tracked_workers, "snooze_once")
+    with locked(tracked_workers, first):
+        worker = tracked_workers.start("-c", "1", "--max-tasks-per-child", "1", app=APP)
+        victim = child(worker)
+        until(lambda: not victim.is_running())
+    seen, other = tracked_workers.ended(first, second, seconds=30)
+    assert [run.state for run in seen.runs] == ["failed", "completed"]
+    assert [seen.job.state, other.job.state] == ["completed", "completed"]
+    assert worker.poll() is None
+
+
+@pytest.mark.slow
 def test_killed_before_celery_knew_of_the_end(tracked_workers: TrackedWorkers) -> None:
     """The message is delivered again, and the job ends once, with both executions."""
     first, second = in_lane(tracked_workers, "end_and_die")

@@ -14,11 +14,14 @@ from pgbeat.database import connections
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.running.job_reports import JobReport
+from pgbeat.jobs.running.task_exceptions import Snooze
 from pgbeat.storable import escaped
+from pgbeat.worker.finishing import attempt_ends
 from pgbeat.worker.finishing.endings import RecordedEnd
 from pgbeat.worker.recording import attempts, process_recorder
 from pgbeat.worker.recording.attempts import Attempt
 from pgbeat.worker.recording.recorder import Recorder
+from pgbeat.worker.recording.shared_notes import SharedNotes
 from tests.support.processes import until
 from tests.support.refusals import refusing
 from tests.support.rows import make_lane, make_schedule
@@ -123,6 +126,23 @@ def test_the_last_execution_decides_though_its_transaction_began_long_before(
         again = ExecutionRecord(str(uuid4()), job_id, True, began=0.15, ended=0.15, **snoozed)
         executions.record(other, [again])
     assert fake_workers.state(job_id) == "scheduled"
+
+
+def test_a_snooze_that_only_its_process_knew_counts_as_killed(
+    fake_workers: FakeWorkers, recorder: Recorder
+) -> None:
+    """Its worker has neither the job's time nor its message: it would wait for ever."""
+    notes, attempt = SharedNotes(), Attempt(fake_workers.job(), "w1", 0, True, None)
+    notes.use()
+    notes.begin(attempt)
+    attempt.runs_in, attempt.message = 60.0, {"queue": "celery"}
+    attempt_ends.conclude(attempt, Snooze(60), "RETRY")
+    notes.end(attempt)
+    [left] = notes.read("w1")
+    assert recorder.record_now(left, 10)
+    assert fake_workers.now(left.job_id) == ("running", [("running", False, None)])
+    notes.forget([attempt])
+    assert attempt.is_fully_noted and not notes.read("w1")
 
 
 def test_the_schedule_that_waits_for_a_job_may_be_locked(

@@ -7,10 +7,14 @@ from typing import Any
 
 from celery import Task, signals
 
-from tests.support.apps.files import die_once, note
+import pgbeat
+from pgbeat.worker.finishing import snoozes
+from tests.support.apps.files import die_once, is_first, note
 from tests.support.apps.recorded import app
 
 __all__ = ["app"]
+
+snoozes.LATE_PATIENCE = 3.0
 
 
 @app.task(name="tests.end_and_die", shared=False, acks_late=True, reject_on_worker_lost=True)
@@ -31,6 +35,14 @@ class _Stored(Task):
 def store_and_die() -> str:
     """Has its result stored; then Celery says nothing of the death."""
     note("ran")
+    return "done"
+
+
+@app.task(name="tests.snooze_once", shared=False, acks_late=True)
+def snooze_once() -> str:
+    """Snoozes the first time."""
+    if is_first("snoozed"):
+        raise pgbeat.Snooze(1)
     return "done"
 
 
