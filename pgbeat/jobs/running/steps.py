@@ -83,7 +83,10 @@ _SQL = "steps.sql"
 _OPEN = text(sql.load(_SQL, "open"))
 _RECORD, _RECORDED = text(sql.load(_SQL, "record")), text(sql.load(_SQL, "recorded"))
 _SUSPEND, _OF_JOB = text(sql.load(_SQL, "suspend")), text(sql.load(_SQL, "of_job"))
-_FORGET, _DELETE = text(sql.load(_SQL, "forget")), text(sql.load(_SQL, "delete"))
+_KEYS_OF_JOB, _FORGET = text(sql.load(_SQL, "keys_of_job")), text(sql.load(_SQL, "forget"))
+_DELETE = text(sql.load(_SQL, "delete"))
+#: Names of steps that are suggested, and returned for the audit log.
+_NAMED = 1_000
 
 
 def checked_name(name: object, field: str = "name") -> str:
@@ -243,20 +246,20 @@ def _shown(step: Step, redactor: Redactor, task: str) -> ShownStep:
 def forget(connection: Connection, job: Job, name: str) -> list[str]:
     """Forgets the steps of a job's chain from that of this name on: they will run again.
 
-    Returns their names. Raises `InvalidJob` if there is none of that name.
+    Returns the names of the first thousand. Raises `InvalidJob` if there is none of that name.
     """
-    known: Sequence[Step] = ()
+    keys: Sequence[Any] = ()
     if privileges.may_read(connection, "steps"):
-        known = [_step(row) for row in connection.execute(_OF_JOB, {"job": job.id})]
-    names = [str(step.key) for step in known]
+        keys = connection.execute(_KEYS_OF_JOB, {"job": job.id}).all()
+    names = [str(StepKey(*key)) for _, *key in keys]
     if name not in names:
-        hint = did_you_mean(name, names) or (
+        hint = did_you_mean(name, names[:_NAMED]) or (
             f"it has: {', '.join(names[:20])}" if names else "it has recorded none"
         )
         raise InvalidJob.of("from_step", "unknown", f"job {job.id} has no step {name!r}; {hint}")
-    gone = known[names.index(name) :]
-    connection.execute(_FORGET, {"ids": [step.id for step in gone]})
-    return [str(step.key) for step in gone]
+    number = names.index(name)
+    connection.execute(_FORGET, {"job": job.id, "first": keys[number].id})
+    return names[number : number + _NAMED]
 
 
 def delete(connection: Connection, job_id: UUID) -> None:

@@ -27,22 +27,29 @@ SELECT value, content_type, content_encoding FROM pgbeat.steps
 SELECT * FROM pgbeat.suspend(CAST(:root AS uuid), CAST(:job AS uuid), :namespace, :kind, :name, :n,
                              CAST(:seconds AS float8))
 
--- Those of a job's chain, without taking them over for it.
--- name: of_job
+-- Of a job's chain, without taking the steps over for it.
+-- name: roots
 WITH chain AS MATERIALIZED (
     SELECT array_agg(c.id) AS ids FROM pgbeat.retry_chain(CAST(:job AS uuid)) AS c (id)),
 roots AS (
     SELECT unnest(ids) AS id FROM chain
     UNION
     SELECT s.root_id FROM pgbeat.steps s WHERE s.job_id = ANY (ARRAY(SELECT unnest(ids) FROM chain)))
-SELECT {columns}
-  FROM pgbeat.steps s
- WHERE s.root_id = ANY (ARRAY(SELECT id FROM roots))
- ORDER BY s.id LIMIT 1000
+-- name: of_roots
+s.root_id = ANY (ARRAY(SELECT id FROM roots))
 
--- Forgets steps of a chain from one on.
+-- name: of_job
+{roots}
+SELECT {columns} FROM pgbeat.steps s WHERE {of_roots} ORDER BY s.id LIMIT 1000
+
+-- name: keys_of_job
+{roots}
+SELECT s.id, s.kind, s.name, s.n FROM pgbeat.steps s WHERE {of_roots} ORDER BY s.id
+
+-- Forgets the steps of a chain from one on.
 -- name: forget
-DELETE FROM pgbeat.steps WHERE id = ANY (CAST(:ids AS bigint[]))
+{roots}
+DELETE FROM pgbeat.steps s WHERE {of_roots} AND s.id >= :first
 
 -- Deletes the steps of a chain of which the last job is deleted.
 -- name: delete

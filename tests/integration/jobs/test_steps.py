@@ -289,6 +289,23 @@ def test_a_retry_from_a_step_forgets_it_and_later_ones(
     assert calls == ["a", "b", "b", "c", "B", "C"]
 
 
+@pytest.mark.parametrize("first", [900, 1050])
+def test_a_retry_forgets_later_steps_however_many_there_are(
+    job_control: JobControl, sql: Sql, first: int
+) -> None:
+    job = job_control.make(1)
+    sql(
+        "INSERT INTO pgbeat.steps "
+        "(root_id, job_id, namespace, kind, name, n, began_at, finished_at) "
+        "SELECT j, j, 'default', 'step', 's', n, now(), now() "
+        "FROM CAST(%s AS uuid) AS j, generate_series(1, 1100) AS n",
+        job.id,
+    )
+    job_control.tells(job_control.begins(job.id), job.id, "failed", error="no")
+    job_control.do(control.retry, job, job_source="user_cli", from_step=f"s#{first}")
+    assert sql("SELECT count(*), max(n) FROM pgbeat.steps") == [(first - 1, first - 1)]
+
+
 def test_a_step_out_of_order_is_noted(app: Celery, job_control: JobControl) -> None:
     job = job_control.make(1)
     with attempt_at(app, job.id) as attempt:
