@@ -160,6 +160,8 @@ def _dispatch_some(
         return _Turn()
     if lane is not None:
         lane = rates.at_present(connection, lane)
+        if lane.fair_by is None and job_ids is None:
+            slots.clear_keys(connection, lane)
     retry_in: float | None = None
     # A lane that was removed has no limit.
     limit = None if lane is None else lane.max_running

@@ -62,6 +62,18 @@ def correct_keys(connection: Connection, lane: Lane, ids: Collection[str]) -> bo
     return bool(connection.scalar(_CORRECT_KEYS, {**lane.identity, "ids": list(ids)}))
 
 
+_CLEAR_KEYS = text(sql.load("slots.sql", "clear_keys", is_waiting=IS_WAITING))
+
+
+def clear_keys(connection: Connection, lane: Lane) -> None:
+    """Clears the keys of jobs that wait in a lane that is not fair; the lane must be locked.
+
+    The lane was fair before, and they were locked, or not committed, when it changed; or it was
+    removed and made anew.
+    """
+    connection.execute(_CLEAR_KEYS, lane.identity)
+
+
 _NOTE_TURNS = text(
     """
     SELECT pgbeat.note_turns(l, CAST(:ids AS uuid[]), CAST(:stops AS jsonb)) FROM pgbeat.lanes l

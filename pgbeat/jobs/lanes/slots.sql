@@ -42,6 +42,19 @@ WITH mine AS (
        FOR UPDATE SKIP LOCKED)
 {take} RETURNING {columns}
 
+-- By priority: in the index, which has the line's order, keys come after that.
+-- name: clear_keys
+WITH RECURSIVE levels AS (
+    (SELECT j.priority {line} ORDER BY j.priority DESC LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.priority {line} AND j.priority < l.priority ORDER BY j.priority DESC LIMIT 1)
+      FROM levels l WHERE l.priority IS NOT NULL),
+mine AS (
+    SELECT w.id FROM levels l CROSS JOIN LATERAL (
+        SELECT j.id {line} AND j.priority = l.priority AND j.fair_key > '' {in_order} LIMIT 5000
+           FOR UPDATE SKIP LOCKED) AS w)
+UPDATE pgbeat.unfinished_jobs j SET fair_key = '' WHERE j.id = ANY (ARRAY(SELECT id FROM mine))
+
 -- name: count
 SELECT count(*) {holders}
 -- name: count_by_key

@@ -15,11 +15,13 @@ from pgbeat.jobs.flow.dispatch import dispatch_in_transaction
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import occupancy, reservations, slots, waiting
 from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows import new_jobs
 from pgbeat.jobs.states import endings
 from pgbeat.jobs.verbs import lane_control
 from pgbeat.worker.recording.recorder_session import PLANS
 from tests.support.databases import connected
 from tests.support.explained_plans import explained, pages
+from tests.support.jobs import new_job
 from tests.support.lanes import Lanes
 from tests.support.problems import raises
 
@@ -135,6 +137,31 @@ def test_a_change_in_sql_gives_all_that_wait_their_keys(lane_jobs: Lanes) -> Non
     [late] = of(lane_jobs, "b")
     lane_jobs.sql("UPDATE pgbeat.lanes SET fair_by = 'kwargs.tenant'")
     assert late in lane_jobs.dispatch()
+
+
+@pytest.mark.parametrize("more", [{}, {"rate_limit": 5, "rate_period": "1 hour"}])
+def test_a_key_of_a_lane_that_was_fair_once_does_not_count(
+    lane_jobs: Lanes, more: dict[str, Any]
+) -> None:
+    """The lane was removed and made anew, or a transaction was open while it changed."""
+    lane_jobs.lane(max_running=1, **FAIR)
+    [first] = of(lane_jobs, "a", priority=1, state="scheduled", run_at="2100-01-01T00:00:00Z")
+    lane_jobs.do(lane_control.remove, "l", force=True)
+    lane_jobs.lane(max_running=1, **more)
+    lane_jobs.sql("UPDATE pgbeat.unfinished_jobs SET state = 'pending', run_at = NULL")
+    of(lane_jobs, "b", priority=1)
+    of(lane_jobs, "b", priority=9)
+    urgent = lane_jobs.dispatch()
+    lane_jobs.end(*urgent)
+    assert lane_jobs.dispatch() == [first]
+    lane_jobs.end(first)
+    lane_jobs.do(lane_control.save, "l", {"fair_by": "kwargs.tenant"})
+    with connected(lane_jobs.database) as other, connections.transaction(other):
+        late = new_job(TASK, kwargs={"tenant": "a"}, lane="l", is_dispatched=False, priority=5)
+        new_jobs.insert(other, [late])
+        lane_jobs.do(lane_control.save, "l", {"fair_by": None})
+    of(lane_jobs, "b", priority=5)
+    assert lane_jobs.dispatch() == [str(late.id)]
 
 
 def test_many_jobs_with_a_wrong_key_are_corrected_at_once(lane_jobs: Lanes) -> None:
