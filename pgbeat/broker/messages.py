@@ -145,6 +145,12 @@ def carrying(connection: Connection, jobs: Sequence[str]) -> set[str]:
     return {str(job_id) for job_id in carried}
 
 
+def payload(connection: Connection, message: int, job: str) -> str | None:
+    """Returns the payload of a job's message; `None` if it is gone."""
+    found: str | None = connection.scalar(_PAYLOAD, {"id": message, "job": job})
+    return found
+
+
 def passed_on(connection: Connection, claims: Mapping[str, int]) -> set[str]:
     """Returns the jobs whose message is, will be, or was last somebody else's.
 
@@ -183,6 +189,7 @@ _DECLARE = text(
 )
 _WITHDRAW = text(sql.load(_SQL, "withdraw"))
 _DELETE = text("DELETE FROM kombu_message WHERE job_id = ANY (CAST(:jobs AS uuid[]))")
+_PAYLOAD = text("SELECT payload FROM kombu_message WHERE id = :id AND job_id = CAST(:job AS uuid)")
 _HOLD = text("SELECT FROM kombu_message WHERE job_id = ANY (CAST(:jobs AS uuid[])) FOR SHARE")
 _PASSED_ON = text(sql.load(_SQL, "passed_on"))
 _CARRYING = text(

@@ -6,16 +6,19 @@ message is acknowledged, if that comes late. If it can't be written, that messag
 is no job is sent again by Celery, as for its own retry.
 """
 
+import json
 import logging
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Reject
 
-from pgbeat.broker.messages import JOB_HEADER
+from pgbeat.broker import messages
+from pgbeat.broker.messages import JOB_HEADER, consumer_of
+from pgbeat.broker.publishing import payloads
 from pgbeat.broker.publishing.publisher import HeldPublishes
 from pgbeat.broker.transport.outbox import OutboxConnection
-from pgbeat.config import delays_in_table
+from pgbeat.config import delays_in_table, is_own_broker, settings_of
 from pgbeat.jobs.messages import kept_messages
 from pgbeat.jobs.running.task_exceptions import Cancelled, Skip, Snooze, Suspended
 from pgbeat.results.ending import TaskEnding
@@ -66,7 +69,8 @@ def _arrange(task: Any, snooze: Snooze) -> None:
     if attempt is None or attempt.makes is not None or recorder is None:
         _again(task, countdown=snooze.delay.total_seconds()).apply_async()
         return
-    attempt.runs_in, attempt.message = snooze.delay.total_seconds(), _message(task, snooze)
+    attempt.message = _message(task, snooze, _call(task, attempt, recorder))
+    attempt.runs_in = snooze.delay.total_seconds()
     attempt_ends.conclude(attempt, snooze, "RETRY")
     is_late = attempt.acks_late
     is_written = recorder.record_now(attempt, LATE_PATIENCE if is_late else PATIENCE)
@@ -89,12 +93,36 @@ def _was_written(recorder: "Recorder", attempt: Attempt) -> bool:
     return attempt.written >= attempt.changes
 
 
+def _call(task: Any, attempt: Attempt, recorder: "Recorder") -> dict[str, Any]:
+    """Returns the arguments that the running task was sent with: it may have changed its own.
+
+    Returns none if its message is elsewhere, or was acknowledged before it ran. Raises `Reject` if
+    the message can't be read.
+    """
+    app, request = task.app, task.request
+    if not attempt.acks_late or consumer_of(request) is None:
+        return {}
+    if not is_own_broker(app.conf, settings_of(app).url):
+        return {}
+    message = request.properties["delivery_tag"]
+    answer = recorder.outbox.query(
+        lambda connection: (messages.payload(connection, message, attempt.job_id),), LATE_PATIENCE
+    )
+    if answer is None:
+        raise Reject(f"its message can't be read within {LATE_PATIENCE:g} s", requeue=True)
+    [payload] = answer
+    if payload is None:
+        return {}
+    args, kwargs, _ = payloads.call(app, json.loads(payload))
+    return {"args": args, "kwargs": kwargs}
+
+
 def _again(task: Any, **options: Any) -> Any:
     """Returns the running task's signature, which counts as no retry."""
     return task.signature_from_request(task.request, retries=task.request.retries, **options)
 
 
-def _message(task: Any, snooze: Snooze) -> dict[str, Any] | None:
+def _message(task: Any, snooze: Snooze, call: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the running task's message, to be sent again; `None` for a broker elsewhere.
 
     One that sleeps or waits in the midst of its steps never expires: it has begun.
@@ -106,7 +134,7 @@ def _message(task: Any, snooze: Snooze) -> dict[str, Any] | None:
     producer = app.amqp.Producer(OutboxConnection(outbox), auto_declare=False)
     # In a separate context: the task's end must not hold it back.
     is_suspended = isinstance(snooze, Suspended)
-    again = _again(task, **({"expires": None} if is_suspended else {}))
+    again = _again(task, **call, **({"expires": None} if is_suspended else {}))
     Context().run(again.apply_async, producer=producer)
     message = kept_messages.written(outbox.messages[0])
     return {**message, "waits_for": snooze.waits_for} if is_suspended else message

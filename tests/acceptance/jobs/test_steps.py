@@ -21,7 +21,15 @@ POLICIES: dict[str, dict[str, Any]] = {
     "durable.failing": {"max_attempts": 3, "retry_base": 0.1},
     **{
         f"durable.{name}": {}
-        for name in ("swallowing", "wrapping", "overtaken", "progressing", "early", "nested")
+        for name in (
+            "emptying",
+            "swallowing",
+            "wrapping",
+            "overtaken",
+            "progressing",
+            "early",
+            "nested",
+        )
     },
     "policies.total": NARROW,
 }
@@ -110,6 +118,15 @@ def test_a_retry_has_the_steps_of_the_attempts_before(site: Site, sql: Sql) -> N
     until(lambda: not sql("SELECT FROM pgbeat.unfinished_jobs"), 60, "all have ended")
     assert sorted(site.journal()) == ["job first", "job second", "policy first", "policy second"]
     assert sql("SELECT count(*) FROM pgbeat.jobs WHERE state = 'failed'") == [(2,)]
+
+
+def test_each_attempt_begins_with_the_arguments_that_were_sent(site: Site, sql: Sql) -> None:
+    """Also after a sleep, before which the task has changed them."""
+    site.start("-P", "prefork", "-c", "1")
+    site.beat(app=site.app).says("This beat leads", 60)
+    job = site.task("emptying", [-1, -2], {"attempts": 0}).delay()
+    assert job.get(timeout=60) == [{"attempts": 1}, [2, 1]]
+    until(lambda: history(sql, job.id) == ["snoozed", "completed"], 30, "it slept once")
 
 
 def test_a_sleep_that_the_task_catches_is_a_sleep(site: Site, sql: Sql) -> None:

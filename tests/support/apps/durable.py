@@ -85,6 +85,17 @@ def failing(name: str) -> int:
     return len([first, second])
 
 
+@app.task(name="durable.emptying", acks_late=True, pgbeat={})
+def emptying(items: list[int], seen: dict[str, int]) -> Any:
+    """Changes its arguments, and sleeps."""
+    seen["attempts"] += 1
+    done = []
+    while items:
+        done.append(pgbeat.step("item", abs, items.pop()))
+    pgbeat.sleep(0.1)
+    return seen, done
+
+
 @app.task(name="durable.swallowing", acks_late=True, pgbeat={})
 def swallowing(name: str) -> str:
     """Catches what ends its attempt, and continues."""
