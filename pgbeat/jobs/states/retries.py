@@ -67,6 +67,14 @@ def chain(connection: Connection, job_id: UUID) -> list[Job]:
     return [Job(*row) for row in connection.execute(_CHAIN, {"id": job_id})]
 
 
+_UNFINISHED = text(sql.load("retries.sql", "unfinished"))
+
+
+def unfinished(connection: Connection, job_id: UUID) -> list[UUID]:
+    """Returns the jobs of a job's chain that have not ended, the oldest first."""
+    return list(connection.scalars(_UNFINISHED, {"id": job_id}))
+
+
 _LAST = text(sql.load("retries.sql", "last", columns=COLUMNS))
 
 

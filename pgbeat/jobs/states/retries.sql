@@ -49,6 +49,10 @@ SELECT * FROM made
 SELECT {columns} FROM pgbeat.jobs j
  WHERE j.id IN (SELECT pgbeat.retry_chain(CAST(:id AS uuid)))
  ORDER BY j.created_at, j.id LIMIT 100
+-- name: unfinished
+SELECT j.id FROM pgbeat.unfinished_jobs j
+ WHERE j.id = ANY (ARRAY(SELECT pgbeat.retry_chain(CAST(:id AS uuid)))) ORDER BY j.created_at, j.id
+
 -- name: last
 SELECT {columns} FROM pgbeat.attempts_from(CAST(:id AS uuid)) AS c
        CROSS JOIN LATERAL (SELECT * FROM pgbeat.jobs WHERE id = c.id LIMIT 1) AS j

@@ -232,8 +232,8 @@ def retry(
     one. A retry that waits for its time is used instead: its time is now. It continues after the
     last step that is recorded; with `from_step`, that one and later ones are forgotten.
 
-    Raises `InvalidTransition`, also while a retry of the job runs; `NotUnique` if another job has
-    its unique key; `InvalidJob` if its arguments or the step are not known.
+    Raises `InvalidTransition`, also while another attempt of its chain runs or waits; `NotUnique`
+    if another job has its unique key; `InvalidJob` if its arguments or the step are not known.
     """
     publisher, connection = unit.publisher, unit.connection
     job = lock(unit, "retry", job_id)
@@ -247,10 +247,10 @@ def retry(
         raise InvalidJob.of(
             "", "malformed", f"job {job.id} can't be retried: its arguments were not JSON"
         )
+    coming = _lock_coming(connection, job)
     forgotten: dict[str, Any] = {}
     if from_step is not None:
         forgotten["forgotten_steps"] = steps.forget(connection, job, from_step)
-    coming = _lock_unfinished_retry(connection, job)
     if coming is not None:
         now = _hasten(connection, publisher, job, coming, priority)
         return finish(unit, "retry", job, *proceed(connection, publisher, now), **forgotten)
@@ -269,19 +269,29 @@ def retry(
     return finish(unit, "retry", job, *proceed(connection, publisher, new), **forgotten)
 
 
-def _lock_unfinished_retry(connection: Connection, job: Job) -> Job | None:
-    for other in jobs.find(connection, [job.retried_by] if job.retried_by else []):
-        coming = jobs.get(connection, other.id, for_update=True)
-        return None if coming.has_ended else coming
-    return None
+def _lock_coming(connection: Connection, job: Job) -> Job | None:
+    """Locks the retry of a job's chain that waits for its time, and returns it.
+
+    Raises `InvalidTransition` if another attempt has not ended.
+    """
+    coming = None
+    for job_id in retries.unfinished(connection, job.id):
+        coming = jobs.get(connection, job_id, for_update=True)
+        if coming.has_ended:  # just now: it may have a retry
+            return _lock_coming(connection, job)
+        if coming.state != "scheduled" or coming.started_at is not None:
+            raise InvalidTransition.of(job.id, job.state, "retried", _of_other(coming))
+    return coming
+
+
+def _of_other(attempt: Job) -> str:
+    return f"another attempt, {attempt.id}, is {attempt.state}"
 
 
 def _hasten(
     connection: Connection, publisher: Publisher, job: Job, coming: Job, priority: int | None
 ) -> Job:
-    verb, hint = "retried", f"its retry, {coming.id}, is {coming.state}"
-    if coming.state != "scheduled" or coming.started_at is not None:
-        raise InvalidTransition.of(job.id, job.state, verb, hint)
+    verb, hint = "retried", _of_other(coming)
     if coming.dispatched_at is not None and not publisher.withdraw(connection, [str(coming.id)]):
         raise InvalidTransition.of(job.id, job.state, verb, f"{hint}; cancel that first")
     now = transitions.hasten(connection, coming.id, priority=priority)

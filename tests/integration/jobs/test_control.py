@@ -730,6 +730,7 @@ def test_retry_by_hand(job_control: JobControl, sql: Sql) -> None:
     # Always, and as often as somebody wants it.
     fails(job_control, new)
     other = job_control.do(control.retry, new, job_source="user_api", priority=9)
+    fails(job_control, other)
     third = job_control.do(control.retry, job, job_source="user_api")
     assert (other.retry_of, other.priority, third.retry_of) == (new.id, 9, job.id)
 
@@ -770,6 +771,22 @@ def test_retry_while_a_retry_is_to_come(job_control: JobControl, sql: Sql) -> No
         "retried",
     )
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(2,)]
+
+
+def test_retry_of_an_early_attempt(job_control: JobControl, sql: Sql) -> None:
+    """The last one comes now, and while it has begun there is no other."""
+    first = fails(job_control, job_control.make(max_attempts=3, retry_base=3600))
+    second = fails(job_control, jobs.get(job_control.connection, str(first.retried_by)))
+    now = job_control.do(control.retry, first, job_source="user_cli")
+    assert (now.id, now.state, now.run_at) == (second.retried_by, "pending", None)
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(3,)]
+    runs(job_control, now)
+    for job in (first, second):
+        assert refused(job_control, control.retry, job, job_source="user_cli") == (
+            "failed",
+            "retried",
+        )
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(3,)]
 
 
 def test_retry_of_one_of_a_kind(job_control: JobControl) -> None:

@@ -18,7 +18,15 @@ from pgbeat.access.redaction import Redactor
 from pgbeat.beat.maintenance import pruner
 from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.config import Settings, postgres_url
-from pgbeat.errors import CannotStep, ConfigError, InvalidInput, InvalidJob, SchemaError, TimedOut
+from pgbeat.errors import (
+    CannotStep,
+    ConfigError,
+    InvalidInput,
+    InvalidJob,
+    InvalidTransition,
+    SchemaError,
+    TimedOut,
+)
 from pgbeat.jobs.explaining import explain
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running import steps
@@ -287,6 +295,25 @@ def test_a_retry_from_a_step_forgets_it_and_later_ones(
         for name in ("a", "b", "b", "c"):
             pgbeat.step(name, calls.append, name.upper())
     assert calls == ["a", "b", "b", "c", "B", "C"]
+
+
+def test_no_step_is_forgotten_for_which_an_attempt_waits(
+    app: Celery, job_control: JobControl, sql: Sql
+) -> None:
+    """Somebody retries the first attempt, while the third waits for an event."""
+    ids = [job_control.make(1, max_attempts=3).id]
+    for _ in range(2):
+        with attempt_at(app, ids[-1]):
+            pgbeat.step("charge", str)
+        job_control.tells(job_control.begins(ids[-1]), ids[-1], "failed", error="no")
+        ids += [row[0] for row in sql("SELECT id FROM pgbeat.jobs WHERE retry_of = %s", ids[-1])]
+    with attempt_at(app, ids[2]), pytest.raises(Suspended) as suspended:
+        pgbeat.wait_for("k")
+    snooze(job_control, ids[2], suspended.value)
+    with job_control.unit().transaction() as unit, pytest.raises(InvalidTransition):
+        control.retry(unit, ids[0], job_source="user_cli", from_step="charge")
+    pgbeat.emit("k", app=app)
+    assert ids[2] in due.find(job_control.connection, "default")
 
 
 @pytest.mark.parametrize("first", [900, 1050])
