@@ -155,10 +155,11 @@ def _dispatch_some(
     wait: bool,
 ) -> _Turn:
     lane = lanes.lock(connection, namespace, name, wait=wait)
-    if lane is not None and lane.paused_at is not None:
+    if lane is None or lane.paused_at is not None:
         reservations.delete_dead(connection, namespace, name)
-        return _Turn()
     if lane is not None:
+        if lane.paused_at is not None:
+            return _Turn()
         lane = rates.at_present(connection, lane)
         if lane.fair_by is None and job_ids is None:
             slots.clear_keys(connection, lane)

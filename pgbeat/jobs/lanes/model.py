@@ -224,8 +224,8 @@ _TO_DISPATCH = text(sql.load("model.sql", "to_dispatch", is_waiting=IS_WAITING))
 def to_dispatch(connection: Connection, namespace: str) -> list[str]:
     """Returns the names of the lanes to dispatch now and then.
 
-    Those are the lanes for which `has_waiting` is true, unless they are paused. The process that
-    should have dispatched them may have died.
+    Those are the lanes for which `has_waiting` is true, unless they are paused, and also those that
+    were removed. The process that should have dispatched them may have died.
     """
     return list(connection.scalars(_TO_DISPATCH, {"namespace": namespace}))
 

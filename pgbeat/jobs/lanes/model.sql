@@ -24,13 +24,19 @@ SELECT coalesce((
             ORDER BY j.priority DESC LIMIT 1), false)
     OR EXISTS (SELECT FROM pgbeat.reservations WHERE namespace = :namespace AND lane = :lane)
 
+-- Jobs may wait in a lane that was removed. Each step takes the next lane in the index.
 -- name: to_dispatch
-SELECT name FROM pgbeat.lanes l
- WHERE namespace = :namespace
-   AND (paused_at IS NULL AND coalesce((
-            SELECT true FROM pgbeat.unfinished_jobs j
-             WHERE j.namespace = l.namespace AND j.lane = l.name AND {is_waiting}
-             ORDER BY j.priority DESC LIMIT 1), false)
-        OR EXISTS (SELECT FROM pgbeat.reservations r
-                    WHERE r.namespace = l.namespace AND r.lane = l.name))
- ORDER BY name
+WITH RECURSIVE lines AS (
+    (SELECT j.lane FROM pgbeat.unfinished_jobs j
+      WHERE j.namespace = :namespace AND j.lane IS NOT NULL AND {is_waiting}
+      ORDER BY j.lane LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.lane FROM pgbeat.unfinished_jobs j
+             WHERE j.namespace = :namespace AND j.lane > n.lane AND {is_waiting}
+             ORDER BY j.lane LIMIT 1)
+      FROM lines n WHERE n.lane IS NOT NULL)
+SELECT n.lane FROM lines n LEFT JOIN pgbeat.lanes l ON l.namespace = :namespace AND l.name = n.lane
+ WHERE n.lane IS NOT NULL AND l.paused_at IS NULL
+ UNION
+SELECT r.lane FROM pgbeat.reservations r WHERE r.namespace = :namespace
+ ORDER BY lane

@@ -11,7 +11,9 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
+from pgbeat.beat.maintenance.leader_maintenance import LeaderMaintenance
 from pgbeat.broker.publishing.publisher import TransactionPublisher
+from pgbeat.config import Settings
 from pgbeat.database import channels, connections
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.jobs.flow import lifecycle
@@ -103,6 +105,23 @@ def test_lanes_of_the_same_name_in_other_namespaces_have_slots_of_their_own(
 def test_what_is_left_in_a_lane_that_was_removed_is_handed_out(lane_jobs: Lanes) -> None:
     waiting = lane_jobs.add(3, lane="gone")
     assert lane_jobs.dispatch("gone") == waiting
+
+
+def test_what_is_left_in_a_lane_that_was_removed_is_found(lane_jobs: Lanes) -> None:
+    """Whoever should have dispatched it died; so did a direct execution that waited there."""
+    lane_jobs.lane("m", max_running=1)
+    lane_jobs.lane("paused", max_running=1, paused_at="2026-01-01T00:00:00Z")
+    for lane in ("n", "m", "paused"):
+        lane_jobs.add(1, lane=lane)
+    first, second = lane_jobs.add(2, lane="gone")
+    with connected(lane_jobs.database) as caller:
+        reserve(caller, "gone")
+    until(lambda: not reservations.live(lane_jobs.connection, "default", "gone"))
+    settings = Settings.load(lane_jobs.app.conf)
+    maintenance = LeaderMaintenance(lane_jobs.app, settings, lane_jobs.publisher)
+    maintenance.step(lane_jobs.connection, is_due=False, is_idle=False)
+    assert set(lane_jobs.messages()) > {first, second}
+    assert lanes.to_dispatch(lane_jobs.connection, "default") == []
 
 
 @pytest.mark.parametrize("more", [{}, {"policy": "tasks", "options": '{"tests.add": 1}'}])
