@@ -54,7 +54,8 @@ _APPROVE = _guarded(
 )
 _HASTEN = _guarded(
     """
-    state = 'pending', run_at = NULL, attempt = 1, priority = coalesce(:priority, priority),
+    state = 'pending', run_at = NULL, priority = coalesce(:priority, priority),
+    attempt = CASE WHEN requires_approval THEN attempt ELSE 1 END,
     dispatched_at = CASE WHEN lane IS NULL AND NOT is_blocked THEN now() END
     """,
     "state = 'scheduled'",
@@ -81,7 +82,10 @@ def approve(connection: Connection, job_id: UUID, by: str) -> Job | None:
 
 
 def hasten(connection: Connection, job_id: UUID, *, priority: int | None = None) -> Job | None:
-    """Makes a retry that waits for its time pending, with all attempts ahead of it."""
+    """Makes a retry that waits for its time pending, with all attempts ahead of it.
+
+    One that needs approval keeps its number: for more attempts, nobody has approved it.
+    """
     return _apply(connection, _HASTEN, id=job_id, priority=priority)
 
 

@@ -229,8 +229,9 @@ def retry(
     """Retries a job that failed, was cancelled or was skipped, and returns the new job.
 
     It has the same owner and all attempts ahead of it, and needs a new approval if the job needed
-    one. A retry that waits for its time is used instead: its time is now. It continues after the
-    last step that is recorded; with `from_step`, that one and later ones are forgotten.
+    one. A retry that waits for its time is used instead: its time is now, and if it is approved, it
+    has the attempts that are left. It continues after the last step that is recorded; with
+    `from_step`, that one and later ones are forgotten.
 
     Raises `InvalidTransition`, also while another attempt of its chain runs or waits; `NotUnique`
     if another job has its unique key; `InvalidJob` if its arguments or the step are not known.

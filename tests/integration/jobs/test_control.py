@@ -678,6 +678,18 @@ def test_approval_counts_for_retries_that_nobody_asks_for(job_control: JobContro
     assert (asked.state, asked.awaits_approval, asked.approved_by) == ("paused", True, None)
 
 
+def test_approval_counts_for_no_more_attempts_than_it_was_given_for(
+    job_control: JobControl,
+) -> None:
+    """Their owner may hasten the last, but not make it the first."""
+    job = job_control.do(control.approve, job_control.make(requires_approval=True, max_attempts=2))
+    last = job_control.do(control.retry, fails(job_control, job), ALICE, job_source="user_cli")
+    assert (last.state, last.approved_by, last.attempt) == ("pending", ADMIN.name, 2)
+    assert fails(job_control, last).retried_by is None
+    asked = job_control.do(control.retry, last, ALICE, job_source="user_cli")
+    assert (asked.state, asked.awaits_approval) == ("paused", True)
+
+
 def test_what_failed_unapproved_is_tried_again_only_once_approved(
     job_control: JobControl, sql: Sql
 ) -> None:
