@@ -20,6 +20,11 @@ logger = logging.getLogger("pgbeat.transport")
 
 #: Seconds between two runs.
 _INTERVAL = 0.8
+#: Mean seconds between two runs while delayed messages become due, over all consumers; and how late
+#: one may be promoted before a consumer does more than its share.
+_DUE_INTERVAL, _LATE = 0.025, 0.1
+#: The share of the consumers that at least count as promoting.
+_FEWEST = 0.05
 #: Seconds between two sweeps for claims of unknown consumers, over all consumers; and the share of
 #: a consumer's time that they may take.
 _SWEEP, _SWEEP_SHARE = 30.0, 0.05
@@ -46,8 +51,20 @@ class BrokerMaintenance:
         now = time.monotonic()
         #: When the next run is due, by the monotonic clock.
         self.next_at = now
+        #: Seconds that this consumer leaves the next delayed message to others.
+        self._leeway = 0.0
+        #: The share of the consumers that seem to promote: none does while it runs a task in the
+        #: thread that consumes.
+        self._promoting = 1.0
         self._sweep_at = now + random.uniform(0, _SWEEP)  # noqa: S311
         self._prune_at = now + random.uniform(0, _PRUNE)  # noqa: S311
+
+    def hasten(self) -> None:
+        """Schedules a run for a delayed message that is due in a moment.
+
+        The leeway is drawn once a run, so that further messages cause no further runs.
+        """
+        self.next_at = min(self.next_at, time.monotonic() + self._leeway)
 
     def run(self, now: float) -> MadeAvailable:
         """Does the maintenance that is due, and schedules the next run.
@@ -60,21 +77,37 @@ class BrokerMaintenance:
         if due.has_expired:
             with connections.transaction(self._connection):
                 discards.expire(self._connection)
-        next_due = due.next_due
-        if next_due is not None and next_due <= 0:
+        if due.next_due is not None and due.next_due <= 0:
             promoted = self._promote()
-            next_due = 0.0 if promoted == _BATCH else 0.05
+            self._judge(-due.next_due, promoted)
         if now >= self._sweep_at:
             requeued = self._sweep(due.consumers) or requeued
         if now >= self._prune_at:
             self._prune(due.consumers)
-        # About ten runs a second, over all consumers.
-        interval = _INTERVAL * max(1.0, due.consumers / 10) * random.uniform(0.8, 1.2)  # noqa: S311
-        if next_due is not None:
-            interval = min(interval, next_due)
-        interval = min(interval, max(self._prune_at - time.monotonic(), 0.0))
-        self.next_at = time.monotonic() + interval
+        self.next_at = time.monotonic() + self._interval(due, has_more=promoted == _BATCH)
         return MadeAvailable(requeued, promoted > 0)
+
+    def _judge(self, lateness: float, promoted: int) -> None:
+        """Estimates by the lateness of the messages that it promoted how many consumers promote."""
+        if 0 < promoted < _BATCH:
+            self._promoting *= 1.02 if lateness < _LATE else _LATE / lateness
+            self._promoting = min(max(self._promoting, _FEWEST), 1.0)
+
+    def _interval(self, due: consumers.DueMaintenance, *, has_more: bool) -> float:
+        """Returns the seconds until the next run, and draws the next leeway.
+
+        About ten runs a second, over all consumers, and up to forty while delayed messages become
+        due. Exponential leeways give this rate from the first moment on.
+        """
+        promoting = max(1.0, due.consumers * self._promoting)
+        leeway = random.expovariate(1 / (_DUE_INTERVAL * promoting))
+        self._leeway = min(leeway, _LATE * promoting)
+        if has_more:
+            return 0.0
+        interval = _INTERVAL * max(1.0, due.consumers / 10) * random.uniform(0.8, 1.2)  # noqa: S311
+        if due.next_due is not None:
+            interval = min(interval, max(due.next_due, 0.0) + self._leeway)
+        return min(interval, max(self._prune_at - time.monotonic(), 0.0))
 
     def _release_dead(self, dead: list[int]) -> bool:
         """Requeues the messages that dead consumers had claimed; returns whether there were any."""

@@ -346,7 +346,7 @@ class Session:
                 if payload == "bindings":
                     self._broker.bindings_changed()
                 else:
-                    self._maintenance.next_at = 0.0
+                    self._maintenance.hasten()
                 continue
             queue = int(channel.rpartition("_")[2])
             if not self._plan.states.mark_claimable(queue):

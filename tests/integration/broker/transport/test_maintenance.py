@@ -1,15 +1,21 @@
 """The share of maintenance that each consumer does for all."""
 
 import random
+import select
 import time
+from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import text
+import pytest
+from sqlalchemy import Connection, event, text
 
 from pgbeat.broker.transport.consuming import consumers
 from pgbeat.broker.transport.consuming.maintenance import BrokerMaintenance, MadeAvailable
+from pgbeat.broker.transport.consuming.session import Session
 from pgbeat.broker.transport.options import Options
 from pgbeat.database import connections
 from tests.support.broker_sessions import Sessions, later, payloads, put
+from tests.support.kombu_connections import Connect
 
 
 def test_one_does_it_at_a_time(opened: Sessions) -> None:
@@ -44,7 +50,50 @@ def test_when_to_look_again(opened: Sessions) -> None:
     assert began + 0.5 < maintenance.next_at < time.monotonic() + 1
     put(connection, "q", "soon", available_at=later(connection, "0.3 seconds"))
     maintenance.run(time.monotonic())
-    assert maintenance.next_at - time.monotonic() < 0.3
+    assert maintenance.next_at - time.monotonic() < 0.4
+
+
+def flow(watcher: Connection, sessions: Sequence[Session], seconds: float) -> None:
+    """Drives the sessions, while every 20 ms a message is put that is due 0.3 seconds later."""
+    put_at = time.monotonic()
+    end = put_at + seconds
+    while (now := time.monotonic()) < end:
+        if now >= put_at:
+            due = later(watcher, "0.3 seconds")
+            put(watcher, "q", due, available_at=due)
+            put_at = now + 0.02
+        for session in sessions:
+            while session.step():
+                pass
+        next_at = min(put_at - time.monotonic(), *(session.until_next() for session in sessions))
+        sockets = [session.prepared.fileno() for session in sessions]
+        select.select(sockets, [], [], max(0.0, next_at))
+
+
+@pytest.mark.parametrize("idle", [20, 2])
+def test_due_messages_do_not_make_every_consumer_look(
+    connect: Connect, opened: Sessions, idle: int
+) -> None:
+    """Nor are they late while most consumers run tasks and do no maintenance."""
+    watcher, broker = opened.open(), connect().channel().broker
+    sessions = [Session(broker, opened.open()) for _ in range(20)]
+    flow(watcher, sessions[:idle], 1.5)
+    began = later(watcher, "0 seconds")
+    runs: list[str] = []
+
+    def note(_: Any, __: Any, statement: str, *rest: Any) -> None:
+        if "dead_consumers" in statement:
+            runs.append(statement)
+
+    event.listen(watcher.engine, "before_cursor_execute", note)
+    flow(watcher, sessions[:idle], 1.5)
+    assert 0 < len(runs) < 100
+    lateness = text(
+        "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY extract("
+        "epoch FROM enqueued_at - CAST(payload AS timestamptz))) FROM kombu_message "
+        "WHERE visible AND CAST(payload AS timestamptz) > CAST(:began AS timestamptz)"
+    )
+    assert watcher.scalar(lateness, {"began": began}) < 0.15
 
 
 def test_claims_of_unknown_consumers_are_swept_up(opened: Sessions) -> None:
