@@ -81,16 +81,22 @@ class Claims:
         #: By queue and priority, the id from which claims continue.
         self._marks: dict[tuple[int, int], int] = {}
         self._deep_at = 0.0
-        self._is_shallow = False
+        #: Queues that may have messages before their marks.
+        self._skipped: set[int] = set()
+        #: Queues whose next claim begins at their start, whichever channel makes it.
+        self._due: set[int] = set()
 
     @property
     def deep_at(self) -> float | None:
         """When to claim from the queues' start, since there may be messages before the marks."""
-        return self._deep_at if self._is_shallow else None
+        return self._deep_at if self._skipped else None
 
-    def looked(self) -> None:
-        """Makes the next claims begin at the start of all queues."""
-        self._is_shallow = False
+    def look_everywhere(self, now: float) -> None:
+        """Marks all queues claimable; if it is time, the next claim of each begins at its start."""
+        self._states.mark_all_claimable()
+        if now >= self._deep_at:
+            self._due = set(self._states.claimable)
+            self._skipped.clear()
 
     def forget(self) -> None:
         """Forgets where claims ended, since requeued messages may be anywhere."""
@@ -107,7 +113,8 @@ class Claims:
 
         A channel gets up to `limit` messages.
         """
-        is_deep = not acked or not self._marks or time.monotonic() >= self._deep_at
+        is_due = not self._due.isdisjoint(of)
+        is_deep = is_due or not acked or not self._marks or time.monotonic() >= self._deep_at
         # For many queues, marks by queue and priority cost more than they save.
         is_deep = is_deep or len(of) > _MOST_MARKED
         if len(of) > 1:
@@ -129,24 +136,31 @@ class Claims:
         def done(result: PGresult) -> None:
             messages = claimed(result) if acked else deliveries(result)
             intake.receive(messages, acked=acked)
-            if acked:
-                self._note(messages, result, is_deep)
             is_full = len(messages) == limit
             self._states.claim_done(of, is_full=is_full)
-            if not is_full and not is_deep:
-                self._is_shallow = True  # there may be messages before the marks
+            if acked:
+                self._note(messages)
+                if is_deep:
+                    self._skipped.difference_update(of)
+                    self._pause(result, is_due=is_due)
+                elif not is_full:
+                    self._skipped.update(of)
 
         self._states.claim_sent(of)
+        if acked and is_deep:
+            self._due.difference_update(of)
         return Request(statement, parameters, done)
 
-    def _note(self, messages: list[ClaimedMessage], result: PGresult, is_deep: bool) -> None:
+    def _note(self, messages: list[ClaimedMessage]) -> None:
         for delivery in messages:
             key = (delivery.queue, delivery.priority)
             self._marks[key] = max(self._marks.get(key, 0), delivery.id + 1)
-        if is_deep:
-            cost = float(result.get_value(result.ntuples - 1, 5) or 0)
-            self._deep_at = time.monotonic() + min(cost / _DEEP_SHARE, _DEEP_LATEST)
-            self._is_shallow = False
+
+    def _pause(self, result: PGresult, *, is_due: bool) -> None:
+        """Schedules the next claims from the start by what this one cost."""
+        cost, now = float(result.get_value(result.ntuples - 1, 5) or 0), time.monotonic()
+        begin = max(self._deep_at, now) if is_due else now  # channels add up
+        self._deep_at = min(begin + cost / _DEEP_SHARE, now + _DEEP_LATEST)
 
 
 def claimed(result: PGresult) -> list[ClaimedMessage]:

@@ -285,8 +285,7 @@ class Session:
         deep_at = self._plan.claims.deep_at
         if now >= self._poll_at or (deep_at is not None and now >= deep_at):
             self._poll_at = now + self._poll
-            self._plan.claims.looked()
-            self._plan.states.mark_all_claimable()
+            self._plan.claims.look_everywhere(now)
         if now >= self._maintenance.next_at:
             changes = self._maintenance.run(now)
             if not self._listens:

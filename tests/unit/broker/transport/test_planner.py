@@ -1,5 +1,6 @@
 """Which statement a consumer sends next."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -140,6 +141,26 @@ def test_a_flood_of_commands_does_not_hold_up_tasks_of_any_channel() -> None:
         assert request is not None
         asked.append(request.parameters[0])
     assert asked == [b"{2}", b"{1}", b"{2}", b"{3}"] * 2
+
+
+def test_all_channels_claim_from_the_start_when_it_is_time() -> None:
+    """And then no more, however soon that time would come again for one of them."""
+    plan = planner(Channel(1), Channel(2))
+    costly = (*ALIVE[:-1], b"0.5")
+    answer(plan.next(0.0), message(5), costly)
+    request = plan.next(0.0)
+    answer(request, message(6, queue=2), ALIVE)
+    assert request is not None and request.statement is claim_sql.CLAIM_ON
+    assert plan.claims.deep_at == pytest.approx(time.monotonic() + 10, abs=5)
+    plan.claims.look_everywhere(time.monotonic() + 20)
+    for at in (1.0, 2.0):
+        request = plan.next(at)
+        answer(request, costly)
+        assert request is not None and request.statement is claim_sql.CLAIM
+        assert plan.claims.deep_at is None
+    plan.states.mark_claimable(1)
+    answer(plan.next(3.0), ALIVE)
+    assert plan.claims.deep_at == pytest.approx(time.monotonic() + 30, abs=5)  # both had a cost
 
 
 def test_acknowledgements_travel_with_a_claim_or_alone() -> None:
