@@ -7,6 +7,7 @@ from pgbeat.beat.evaluation import Decision, Evaluation
 from pgbeat.beat.evaluator import Evaluator
 from pgbeat.config import Settings
 from pgbeat.errors import PgbeatError
+from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Tick
 
@@ -27,6 +28,9 @@ class Advancer:
     ) -> tuple[Decision, due.RunState | None]:
         """Returns the tick's decision and the schedule's new state, if it changes."""
         row, launched = evaluation.schedule, tick.outcome == "launched"
+        if not launched and not isinstance(evaluation.result, Skip):
+            # A policy or an error stopped what the launcher asked for: it will ask again.
+            evaluation = evaluation._replace(cursor=None, snooze=None)
         if evaluation.trigger == "backfill":
             return Decision(tick, row, row.retry_count, row.next_run, None), None
         if evaluation.is_asked_for:

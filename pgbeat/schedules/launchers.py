@@ -78,7 +78,7 @@ class Context:
         #: The database's time at the start of beat's pass.
         self.now = now
         #: JSON that the launcher wants to find again at the next tick; saved with this one, unless
-        #: it fails.
+        #: it fails, or a policy forbids its launch.
         self.cursor: Any = schedule.cursor
         self._connect = connect
         self._connection: Connection | None = None

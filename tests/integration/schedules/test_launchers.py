@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -14,9 +14,9 @@ from sqlalchemy import text
 import pgbeat
 from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules.launchers import Context, JobRequest, Launcher, launcher
-from tests.support.command_line import Sql, run
+from tests.support.command_line import Sql, run, run_with
 from tests.support.launchers import only_those_of, register
-from tests.support.rows import make_schedule
+from tests.support.rows import make_job, make_lane, make_schedule
 from tests.support.schedulers import Beat
 from tests.unit.schedules.test_launchers import Always, _answer
 
@@ -126,6 +126,43 @@ def test_the_cursor_is_not_saved_where_the_launch_is_refused(beat: Beat, sql: Sq
     outcome, error = decided(beat, sql, counting(True), cursor="41")
     assert outcome == "failed" and "CheckViolation" in error
     assert cursor(sql) == 41
+
+
+#: Policies that may forbid a launch that the launcher has asked for.
+FORBIDDING: dict[str, dict[str, Any]] = {
+    "overlap": {"overlap": "skip"},
+    "lane": {"job_policy": {"lane": "l"}},
+    "unique": {"job_policy": {"unique_key": "k"}},
+}
+
+
+@pytest.mark.parametrize("columns", FORBIDDING.values(), ids=FORBIDDING)
+def test_neither_cursor_nor_snooze_is_saved_where_a_policy_forbids_the_launch(
+    beat: Beat, sql: Sql, columns: dict[str, Any]
+) -> None:
+    mine(counting(True), lambda ctx: JobRequest(snooze=timedelta(minutes=5)))
+    make_lane(sql)
+    add(sql, **columns)
+    scheduler = beat()
+    scheduler.run_due()
+    sql("UPDATE pgbeat.lanes SET paused_at = now()")
+    make_due(sql)
+    scheduler.run_due()
+    assert [outcome for outcome, _ in ticks(sql)] == ["launched", "skipped"]
+    assert cursor(sql) == 1
+    assert sql("SELECT next_run > now() + interval '30 minutes' FROM pgbeat.schedules") == [(True,)]
+
+
+@pytest.mark.parametrize(("task", "outcome"), [("tests.note", "skipped"), ("tests.gone", "failed")])
+def test_the_cursor_is_not_saved_with_a_trigger_that_launches_nothing(
+    app: Celery, sql: Sql, task: str, outcome: str
+) -> None:
+    mine(counting(True), lambda ctx: JobRequest(task=task))
+    key = add(sql, overlap="queue_one")
+    make_job(sql, "pending" if outcome == "skipped" else "completed", schedule_id=key)
+    run_with(app, "trigger", "s")
+    assert [tick[0] for tick in ticks(sql)] == [outcome]
+    assert cursor(sql) is None
 
 
 def test_the_cursor_is_not_saved_where_the_decision_is_dropped(beat: Beat, sql: Sql) -> None:
