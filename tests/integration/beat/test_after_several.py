@@ -122,6 +122,28 @@ def test_a_decision_that_failed_is_tried_again(sql: Sql, at: At) -> None:
     assert decided(scheduler) == []
 
 
+@pytest.mark.parametrize(
+    ("max_retries", "changes"),
+    [(1, []), (1, ["enabled = true"]), (9, ["paused_at = now()", "paused_at = NULL"])],
+    ids=["probed", "enabled", "resumed"],
+)
+def test_what_a_decision_that_failed_used_up_is_waited_for_again(
+    sql: Sql, at: At, max_retries: int, changes: list[str]
+) -> None:
+    failing = {"condition_sql": "SELECT 1/0", "max_retries": max_retries}
+    ids, scheduler = both(sql, probe_after="1 hour", **failing), at()
+    ends(sql, ids, "a", "b")
+    assert decided(scheduler) == ["failed"]
+    for change in ["condition_sql = NULL", *changes]:
+        sql(f"UPDATE pgbeat.schedules SET {change} WHERE name = 's'")
+    probes = scheduler.run_until(START + 2 * HOUR)
+    assert [tick.outcome for tick in probes] == ([] if changes else ["launched"])
+    ends(sql, ids, "a")
+    assert decided(scheduler) == []
+    ends(sql, ids, "b")
+    assert decided(scheduler) == ["launched"]
+
+
 def test_two_that_end_at_once_see_each_other(sql: Sql, database: str) -> None:
     ids = both(sql)
     jobs = [make_job(sql, "running", schedule_id=ids[name], schedule=name) for name in "ab"]

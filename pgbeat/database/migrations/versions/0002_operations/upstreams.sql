@@ -84,7 +84,8 @@ CREATE TRIGGER check_after
     FOR EACH ROW WHEN (NEW.after IS NOT NULL OR NEW.after_match NOT IN ('all', 'any'))
     EXECUTE FUNCTION pgbeat.check_after();
 
--- A decision uses up the ends that made it due.
+-- A decision uses up the ends that made it due. So does whatever else sets the count back, such as
+-- check_schedule for a statement that names other columns: this comes after it, and names none.
 CREATE FUNCTION pgbeat.forget_upstreams() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -93,6 +94,6 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER forget_upstreams BEFORE UPDATE OF upstream_ended ON pgbeat.schedules
-    FOR EACH ROW WHEN (NEW.upstream_ended < OLD.upstream_ended AND OLD.after_done <> '{}')
+CREATE TRIGGER forget_upstreams BEFORE UPDATE ON pgbeat.schedules FOR EACH ROW
+    WHEN (NEW.upstream_ended < OLD.upstream_ended AND OLD.after_done <> '{}')
     EXECUTE FUNCTION pgbeat.forget_upstreams();
