@@ -34,8 +34,9 @@ class Advancer:
         if evaluation.trigger == "backfill":
             return Decision(tick, row, row.retry_count, row.next_run, None), None
         if evaluation.is_asked_for:
-            # A person's trigger neither moves the timetable nor counts as a failure in a row.
-            retry_count = 0 if launched else row.retry_count
+            # A person's trigger neither moves the timetable nor counts as a failure in a row. Its
+            # launch resets the count, but a retry is still to come.
+            retry_count = min(row.retry_count, int(row.enabled)) if launched else row.retry_count
             advance = due.RunState(
                 row.id,
                 tick.outcome,

@@ -238,7 +238,9 @@ class Enqueuer:
             for p in pending
             if p.waits_for is not None and p.postponed is None
         ]
-        outcomes = [self._advancer.after(p.evaluation, tick, now) for p, tick in ticked]
+        outcomes = [
+            self._advancer.after(p.evaluation, _counted(tick, fresh), now) for p, tick in ticked
+        ]
         changes = [change for _, change in outcomes if change is not None]
         due.advance(connection, [*waiting, *changes], now)
         decisions = [decision for decision, _ in outcomes if decision.schedule.id in fresh]
@@ -306,6 +308,13 @@ class Enqueuer:
             _check_keyed(connection, new)
         self.publisher.flush(connection, [str(job.id) for job in new if job.is_dispatched])
         return lanes
+
+
+def _counted(tick: Tick, fresh: Collection[int]) -> Tick:
+    """Returns what a tick does to its schedule: a launch of a due time decided before is none."""
+    if tick.outcome == "launched" and tick.schedule_id not in fresh:
+        return tick._replace(outcome="skipped")
+    return tick
 
 
 def _why_to_wait(error: Exception) -> str | None:

@@ -38,8 +38,9 @@ def trigger(unit: UnitOfWork, name: str, *, job_source: str) -> Decision:
     """Decides a schedule as if it were due now, and writes what follows from it.
 
     Conditions are evaluated as always; it may be paused or disabled. The timetable stays as it is,
-    and so does the count of failures unless it launches. Raises `NotFound`, and `Busy` if the
-    schedule changed twice while it was decided: a tick of beat's at the same time goes first.
+    and so does a retry that is to come; a launch resets the count of failures. Raises `NotFound`,
+    and `Busy` if the schedule changed twice while it was decided: a tick of beat's at the same
+    time goes first.
     """
     with _deciding(unit, "trigger", job_source) as decider:
         for row in _attempts(unit, name, _TRIGGER_ATTEMPTS):

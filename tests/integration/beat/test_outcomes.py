@@ -177,6 +177,8 @@ def test_one_due_time_is_decided_once(beat: Beat, sql: Sql) -> None:
     assert scheduler.run_due() == 0
     assert len(ticks(sql)) == len(messages(sql)) == 1
     assert sql("SELECT next_run > now() FROM pgbeat.schedules") == [(True,)]
+    counted = "SELECT run_count, last_success < last_run FROM pgbeat.schedules"
+    assert sql(counted) == [(1, True)]
 
 
 def test_the_job_id_is_the_schedules_and_the_due_times(beat: Beat, sql: Sql) -> None:

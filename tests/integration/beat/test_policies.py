@@ -7,6 +7,7 @@ import pytest
 from celery import Celery
 
 from pgbeat import JobRequest, Skip
+from tests.support.command_line import run_with
 from tests.support.launchers import register
 from tests.support.rows import Sql, make_calendar
 from tests.support.schedulers import HOUR, START, At, add, hours, row
@@ -66,6 +67,28 @@ def test_what_falls_due_while_it_is_in_retry(
     scheduler.run_until(START + 5 * HOUR)
     assert hours(scheduler.ticks) == due
     assert [tick.missed for tick in scheduler.ticks] == missed
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "all"])
+def test_a_retry_still_comes_after_a_launch_by_hand(
+    sql: Sql, at: At, app: Celery, catch_up: str
+) -> None:
+    sql("CREATE TABLE divisor AS SELECT 0 AS n")
+    condition = "SELECT 1 / n FROM divisor"
+    add(sql, cron="0 * * * *", condition_sql=condition, catch_up=catch_up)
+    scheduler = at()
+    scheduler.run_until(START + HOUR)
+    sql("UPDATE divisor SET n = 1")
+    assert run_with(app, "trigger", "s").exit_code == 0
+    assert row(sql, "retry_count") == (1,)
+    scheduler.run_until(START + 2 * HOUR)
+    assert [(tick.trigger, tick.outcome) for tick in scheduler.ticks] == [
+        ("timetable", "failed"),
+        ("retry", "launched"),
+        ("timetable", "launched"),
+    ]
+    assert sql("SELECT due_at FROM pgbeat.jobs WHERE trigger = 'retry'") == [(START + HOUR,)]
+    assert row(sql, "retry_count, run_count") == (0, 2)
 
 
 def test_a_disabled_schedule_is_probed(sql: Sql, at: At) -> None:

@@ -34,9 +34,9 @@ def test_launched(app: Celery, sql: Sql) -> None:
     ]
     [(payload,)] = sql("SELECT payload FROM kombu_message")
     assert json.loads(payload)["headers"]["id"] == str(job_id)
-    # The timetable goes on as before; a launch ends the failures.
+    # The timetable goes on as before, and the retry comes, as if it were the first.
     assert sql("SELECT next_run, every FROM pgbeat.schedules") == before
-    assert sql("SELECT retry_count, last_success = last_run FROM pgbeat.schedules") == [(0, True)]
+    assert sql("SELECT retry_count, last_success = last_run FROM pgbeat.schedules") == [(1, True)]
 
 
 def test_skipped(app: Celery, sql: Sql) -> None:
