@@ -10,7 +10,7 @@ from pgbeat import JobRequest, Skip
 from tests.support.command_line import run_with
 from tests.support.launchers import register
 from tests.support.rows import Sql, make_calendar
-from tests.support.schedulers import HOUR, START, At, add, hours, row
+from tests.support.schedulers import HOUR, START, At, add, down, hours, row
 
 
 def test_launches_are_never_closer_than_the_minimum_interval(sql: Sql, at: At) -> None:
@@ -89,6 +89,37 @@ def test_a_retry_still_comes_after_a_launch_by_hand(
     ]
     assert sql("SELECT due_at FROM pgbeat.jobs WHERE trigger = 'retry'") == [(START + HOUR,)]
     assert row(sql, "retry_count, run_count") == (0, 2)
+
+
+FAILING = {"condition_sql": "SELECT 1 / 0", "catch_up": "all"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [["paused_at = now()", "paused_at = NULL"], ["every = NULL, cron = '0 * * * *'"]],
+    ids=["resumed", "another timetable"],
+)
+def test_what_is_computed_afresh_is_no_retry(sql: Sql, at: At, changes: list[str]) -> None:
+    add(sql, **FAILING)
+    scheduler = at()
+    scheduler.run_until(START + HOUR)
+    for change in ["condition_sql = NULL", *changes]:
+        sql(f"UPDATE pgbeat.schedules SET {change}")
+    assert hours(down(scheduler, "4h 30m")) == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("also", ["", ", condition_sql = NULL"])
+def test_a_retry_that_somebody_moves_is_of_the_same_due_time(sql: Sql, at: At, also: str) -> None:
+    add(sql, **FAILING, retry_base="5 hours", retry_cap="1 day")
+    scheduler = at()
+    scheduler.run_until(START + HOUR)
+    scheduler.advance("2h 30m")
+    if not also:
+        sql("UPDATE pgbeat.schedules SET condition_sql = NULL")
+    sql(f"UPDATE pgbeat.schedules SET next_run = %s{also}", scheduler.now)
+    scheduler.run_due()
+    assert hours(scheduler.ticks) == [1, 3.5, 2, 3]
+    assert sql("SELECT trigger FROM pgbeat.jobs WHERE due_at = %s", START + HOUR) == [("retry",)]
 
 
 def test_a_disabled_schedule_is_probed(sql: Sql, at: At) -> None:

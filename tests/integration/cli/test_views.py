@@ -147,7 +147,7 @@ def test_status_tells_what_is_not_as_usual(database: str, sql: Sql) -> None:
     )
     sql(
         "UPDATE pgbeat.schedules SET next_run = '2090-01-01 00:02Z', due_at = '2090-01-01Z', "
-        "waiting_for = uid WHERE name = 'due'"
+        "retry_count = 2, waiting_for = uid WHERE name = 'due'"
     )
     found = facts(database, "due")
     [(uid,)] = sql("SELECT uid::text FROM pgbeat.schedules WHERE name = 'due'")

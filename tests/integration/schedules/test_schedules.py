@@ -258,7 +258,7 @@ SPENT: dict[str, Any] = {
     "disabled_reason": "failed 3 times in a row",
 }
 KEPT = (False, 3, SPENT["disabled_reason"])
-COMPUTED = (True, *KEPT[1:])
+COMPUTED = (True, 0, SPENT["disabled_reason"])
 
 
 @pytest.mark.parametrize(

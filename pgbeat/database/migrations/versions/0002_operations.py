@@ -28,6 +28,7 @@ PARTS = (
     "results",
     "freshness",
     "upstreams",
+    "schedule_retries",
     "job_ends",
     "cron_lines",
     "webhook_formats",
