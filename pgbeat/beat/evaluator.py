@@ -86,8 +86,8 @@ class Evaluator:
 
     def first(self, schedule: Schedule, now: datetime) -> due.Next | None:
         """Returns when it is due for the first time, or next from now on; `None` for never."""
-        if schedule.once_at is not None and schedule.last_run is None:
-            return due.Next(schedule, schedule.once_at)  # maybe late: its policies decide
+        if (once_at := schedule.undecided_once) is not None:
+            return due.Next(schedule, once_at)  # maybe late: its policies decide
         return self.next(schedule, now)
 
     def _not_due(self, row: Schedule, now: datetime) -> datetime | None:

@@ -166,8 +166,8 @@ def _first(row: Schedule, timetable: Timetable, now: datetime) -> tuple[datetime
     """Returns when it is due next, and the timetable's time for that."""
     if row.next_run is not None:
         return row.next_run, row.due_at or row.next_run
-    if row.once_at is not None and row.last_run is None:
-        return row.once_at, row.once_at  # it may be late: its policies decide
+    if (once_at := row.undecided_once) is not None:
+        return once_at, once_at  # it may be late: its policies decide
     moment = timetable.next_after(now)
     return None if moment is None else (row.jittered(moment), moment)
 

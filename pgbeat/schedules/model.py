@@ -202,6 +202,13 @@ class Schedule(NamedTuple):
             timetable = NEVER
         return None if timetable is None else bounded(timetable, self.starts_at, self.ends_at)
 
+    @property
+    def undecided_once(self) -> datetime | None:
+        """Returns its single time, which may have passed, unless it was decided since."""
+        if self.once_at is None or (self.last_run is not None and self.last_run >= self.once_at):
+            return None
+        return self.once_at
+
     def jittered(self, moment: datetime) -> datetime:
         """Returns when to decide a due time: up to `jitter` later, always by the same delay."""
         if not self.jitter:

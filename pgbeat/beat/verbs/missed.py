@@ -117,9 +117,7 @@ def _undecided(row: Schedule) -> datetime | None:
     """Returns the first due time that beat has still to decide, if any."""
     if not row.enabled or row.paused_at is not None:
         return None
-    if row.next_run is None and row.once_at is not None and row.last_run is None:
-        return row.once_at
-    return row.due_at or row.next_run
+    return row.due_at or row.next_run or row.undecided_once
 
 
 _LAUNCHED = text(sql.load("missed.sql", "launched"))

@@ -197,6 +197,20 @@ def test_a_time_that_has_passed_already_is_late(sql: Sql, at: At) -> None:
     }
 
 
+def test_a_new_time_that_has_passed_already_is_late_too(sql: Sql, at: At) -> None:
+    add(sql, once_at=START + HOUR, starts_at=None)
+    scheduler = at()
+    scheduler.run_until(START + 2 * HOUR)
+    sql("UPDATE pgbeat.schedules SET once_at = %s, enabled = true", START + 5 * HOUR)
+    scheduler.advance("4 hours")
+    scheduler.run_due()
+    assert hours(scheduler.ticks) == [1, 5]
+    sql("UPDATE pgbeat.schedules SET enabled = true")
+    scheduler.run_due()
+    assert [tick.outcome for tick in scheduler.ticks] == ["launched", "launched", "skipped"]
+    assert scheduler.ticks[-1].reason == "its timetable has no time left"
+
+
 def test_jitter_puts_off_and_the_due_time_stays_known(sql: Sql, at: At) -> None:
     for n in range(20):
         add(sql, f"s{n}", jitter="10 minutes")

@@ -140,6 +140,7 @@ def test_a_jitter_longer_than_the_interval_keeps_the_order() -> None:
 def test_once() -> None:
     assert hours(expect(row(once_at=NOW + HOUR))) == [1]
     assert hours(expect(row(once_at=NOW - HOUR))) == [0]
+    assert hours(expect(row(once_at=NOW - HOUR, last_run=NOW - 2 * HOUR))) == [0]
     assert hours(expect(row(once_at=NOW - HOUR, last_run=NOW))) == []
 
 
