@@ -45,6 +45,7 @@ class Advancer:
                 error=tick.error,
                 cursor=evaluation.cursor,
                 due_at=row.due_at,
+                failed_due_at=row.failed_due_at,
                 waiting_for=None if row.waiting_for is None else str(row.waiting_for),
                 upstream_ended=row.upstream_ended,
                 out_of_turn=row.out_of_turn,
@@ -81,6 +82,7 @@ class Advancer:
             retry_count,
             error=tick.error,
             due_at=evaluation.then,
+            failed_due_at=evaluation.nominal,
             upstream_ended=row.upstream_ended,
         )
         return Decision(tick, row, retry_count, next_run, disabled), advance
@@ -120,6 +122,7 @@ def waiting(row: Schedule, job_id: str, now: datetime) -> due.RunState:
         now + _RECHECK,
         row.retry_count,
         due_at=row.due_at or row.next_run,
+        failed_due_at=row.failed_due_at,
         waiting_for=job_id,
         upstream_ended=row.upstream_ended,
         out_of_turn=row.out_of_turn,

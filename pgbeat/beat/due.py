@@ -126,6 +126,8 @@ class RunState(NamedTuple):
     cursor: str | None = None
     #: The timetable's time of `next_run`, where it is another.
     due_at: datetime | None = None
+    #: The due time that failed, of which `next_run` is a retry.
+    failed_due_at: datetime | None = None
     waiting_for: str | None = None
     upstream_ended: int = 0
     out_of_turn: bool = False

@@ -24,8 +24,8 @@ SELECT statement_timestamp(),
 
 -- name: advance
 UPDATE pgbeat.schedules s
-   SET next_run = d.next_run, due_at = d.due_at, waiting_for = d.waiting_for,
-       upstream_ended = d.upstream_ended, out_of_turn = d.out_of_turn,
+   SET next_run = d.next_run, due_at = d.due_at, failed_due_at = d.failed_due_at,
+       waiting_for = d.waiting_for, upstream_ended = d.upstream_ended, out_of_turn = d.out_of_turn,
        run_count = s.run_count + d.runs, retry_count = d.retry_count,
        last_run = CASE WHEN d.outcome = 'waiting' THEN s.last_run ELSE :now END,
        last_success = CASE WHEN d.outcome = 'launched' THEN :now ELSE s.last_success END,
@@ -35,8 +35,8 @@ UPDATE pgbeat.schedules s
                      ELSE nullif(CAST(d.cursor AS jsonb), 'null') END
   FROM json_to_recordset(CAST(:batch AS json)) AS d (
            id bigint, outcome text, next_run timestamptz, retry_count integer, error text,
-           cursor text, due_at timestamptz, waiting_for uuid, upstream_ended integer,
-           out_of_turn boolean, runs integer)
+           cursor text, due_at timestamptz, failed_due_at timestamptz, waiting_for uuid,
+           upstream_ended integer, out_of_turn boolean, runs integer)
  WHERE s.id = d.id
 
 -- name: set_next

@@ -68,6 +68,14 @@ class Evaluation(NamedTuple):
         return self.created_by is not None
 
     @property
+    def nominal(self) -> datetime:
+        """Returns the due time that it is for: of a retry, the one that failed."""
+        row = self.schedule
+        if self.trigger != "retry":
+            return self.due_at
+        return row.failed_due_at or row.due_at or self.due_at
+
+    @property
     def requests(self) -> Sequence[JobRequest]:
         """Returns what to launch: a request for each job."""
         return self.result.requests if isinstance(self.result, Launch) else ()

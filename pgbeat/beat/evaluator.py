@@ -176,12 +176,12 @@ class Evaluator:
         A decision that is made again stands for the due time that failed before, not for the
         moment of the retry; one out of turn for the last interval that is complete.
         """
-        row, due_at, start, end = evaluation.schedule, evaluation.due_at, None, None
+        row, due_at, start, end = evaluation.schedule, evaluation.nominal, None, None
         with suppress(PgbeatError):  # a person may trigger what is never due
             timetable = row.timetable(self.timezone)
             if timetable is not None:
                 if evaluation.trigger == "retry":
-                    due_at = timetable.previous(evaluation.then + TICK) or due_at
+                    due_at = timetable.previous(due_at + TICK) or due_at
                 start, end = last_interval(timetable, due_at)
         return Facts(
             due_at,
@@ -262,7 +262,7 @@ class Evaluator:
             return connection
 
         facts = self._facts(evaluation)
-        ctx = Context(row, evaluation.due_at, now, connect, facts)
+        ctx = Context(row, facts.due_at, now, connect, facts)
         try:
             with _signals_sent(type(launcher), row):
                 answer = launcher.launch(ctx)

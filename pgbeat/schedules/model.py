@@ -129,6 +129,8 @@ class Schedule(NamedTuple):
     after_match: str
     #: Those in `after` of which a job ended since its last decision.
     after_done: list[str]
+    #: The due time that failed and is retried; of no meaning if `retry_count` is 0.
+    failed_due_at: datetime | None
     #: The row's `xmin`, which changes with every write.
     version: int
 
@@ -243,7 +245,7 @@ class Schedule(NamedTuple):
 _AUDITED = [name for name in Schedule._fields if name not in {
     "id", "uid", "namespace", "name", "probe_at", "due_at", "waiting_for", "upstream_ended",
     "out_of_turn", "cursor", "created_at", "updated_at", "failures_from", "stale_at",
-    "stale_since", "after_done", "version",
+    "stale_since", "after_done", "failed_due_at", "version",
 }]  # fmt: skip
 
 

@@ -22,7 +22,8 @@ from pgbeat.webhooks import check_ins
 
 #: Columns that only pgbeat needs.
 HIDDEN = {
-    "uid", "upstream_ended", "after_done", "out_of_turn", "failures_from", "stale_at", "version",
+    "uid", "upstream_ended", "after_done", "out_of_turn", "failed_due_at", "failures_from",
+    "stale_at", "version",
 }  # fmt: skip
 _RECENT = ("id", "state", "created_at", "finished_at")
 

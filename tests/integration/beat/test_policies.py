@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from sqlalchemy import Connection
 
 from pgbeat import JobRequest, Skip
+from pgbeat.beat.verbs.missed import find
+from pgbeat.schedules import model as schedules
 from tests.support.command_line import run_with
 from tests.support.launchers import register
 from tests.support.rows import Sql, make_calendar
@@ -50,7 +53,7 @@ def test_retries_come_after_base_times_factor_to_the_n(sql: Sql, at: At) -> None
     ],
 )
 def test_what_falls_due_while_it_is_in_retry(
-    sql: Sql, at: At, catch_up: str, due: list[float], missed: list[int]
+    sql: Sql, at: At, connection: Connection, catch_up: str, due: list[float], missed: list[int]
 ) -> None:
     sql("CREATE TABLE divisor AS SELECT 0 AS n")
     add(
@@ -67,6 +70,11 @@ def test_what_falls_due_while_it_is_in_retry(
     scheduler.run_until(START + 5 * HOUR)
     assert hours(scheduler.ticks) == due
     assert [tick.missed for tick in scheduler.ticks] == missed
+    # The retry is for the time that failed; a backfill leaves out what was launched.
+    ends = sql("SELECT coalesce(interval_end, due_at) FROM pgbeat.jobs ORDER BY 1")
+    assert (START + HOUR,) in ends
+    left = find(connection, schedules.get(connection, "s"), START + HOUR, START + 5 * HOUR).times
+    assert sorted([*left, *(end for (end,) in ends)]) == [START + n * HOUR for n in range(1, 6)]
 
 
 @pytest.mark.parametrize("catch_up", ["latest", "all"])
@@ -143,6 +151,7 @@ def test_a_disabled_schedule_is_probed(sql: Sql, at: At) -> None:
     scheduler.run_until(START + 6 * HOUR)
     assert row(sql, "enabled, probe_at, retry_count, next_run") == (True, None, 0, START + 7 * HOUR)
     assert [tick.outcome for tick in scheduler.ticks] == ["failed"] * 3 + ["launched"]
+    assert sql("SELECT due_at FROM pgbeat.jobs") == [(START,)]
 
 
 def test_what_a_person_disables_is_not_probed(sql: Sql, at: At) -> None:

@@ -1,8 +1,14 @@
--- What a decision that failed leaves to be retried. This comes after check_schedule and check_next_run,
--- which forget `due_at` wherever somebody else than beat moves `next_run`.
+-- What a decision that failed leaves to be retried.
 
--- What is computed afresh, or begins anew after a pause, is no retry. One that is only moved stays
--- one, of the same due time.
+-- `due_at` moves on with each retry that fails: it says from where on due times are not accounted for.
+ALTER TABLE pgbeat.schedules
+    ADD COLUMN failed_due_at timestamptz,    -- that is retried; of no meaning outside of a retry
+    ADD CONSTRAINT schedules_failed_due_at CHECK (
+        failed_due_at BETWEEN '0001-01-02 00:00+00' AND '9999-12-30 00:00+00');
+
+-- After check_schedule and check_next_run, which forget `due_at` wherever somebody else than beat moves
+-- `next_run`: what is computed afresh, or begins anew after a pause, is no retry. One that is only
+-- moved stays one, of the same due time.
 CREATE FUNCTION pgbeat.keep_retry() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
