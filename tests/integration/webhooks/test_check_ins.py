@@ -19,6 +19,7 @@ from tests.support.command_line import read, run
 from tests.support.problems import raises
 from tests.support.processes import Processes, until
 from tests.support.rows import Sql, make_job, make_schedule, make_tick, unit_on
+from tests.support.schedulers import Beat
 from tests.support.webhook_receiver import Receiver
 
 Deliver = Callable[[], list[str]]
@@ -125,6 +126,27 @@ def test_runs_that_people_start_and_attempts_that_are_retried_say_nothing(
     assert deliver() == ["/x/start"]
     ended(sql, schedule, "completed", due_at)
     assert deliver() == ["/x"]
+
+
+def test_a_decision_made_again_is_a_run_of_its_own(
+    beat: Beat, sql: Sql, receiver: Receiver
+) -> None:
+    """Its start and its end have the same id, though the job has the due time that failed."""
+    url = receiver.url("/x") + STATES + "?run={id}"
+    key = make_schedule(sql, due="-1 s", in_turn=True, condition_sql="SELECT 1/0", check_in_url=url)
+    scheduler = beat()
+    scheduler.run_due()
+    sql("UPDATE pgbeat.schedules SET condition_sql = NULL, next_run = now()")
+    scheduler.run_due()
+    [(job, trigger, due_at)] = sql("SELECT id, trigger, due_at FROM pgbeat.jobs")
+    again = make_job(sql, "running", retry_of=job, schedule_id=key, trigger=trigger, due_at=due_at)
+    sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s", again, job)
+    for state, ended_job in (("failed", job), ("completed", again)):
+        end = "UPDATE pgbeat.jobs SET state = %s, finished_at = now() WHERE id = %s"
+        sql(end, state, ended_job)
+    ids: dict[str, str] = dict(sql("SELECT event, payload ->> 'id' FROM pgbeat.deliveries"))
+    assert ids.keys() == {"check-in.fail", "check-in.start", "check-in.ok"}
+    assert ids["check-in.start"] == ids["check-in.ok"] != ids["check-in.fail"]
 
 
 def test_several_jobs_of_a_tick_are_one_run(sql: Sql, deliver: Deliver, receiver: Receiver) -> None:

@@ -1,3 +1,15 @@
+-- The time by which check-ins tell the run of a job from others: its tick's. In a decision made again,
+-- a job has the due time that failed, and the tick another.
+CREATE FUNCTION pgbeat.run_due_at(job pgbeat.jobs) RETURNS timestamptz
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce((
+        SELECT t.due_at FROM pgbeat.ticks t
+         WHERE job.trigger = 'retry' AND t.schedule_id = job.schedule_id AND t.due_at >= job.due_at
+           AND t.trigger = 'retry' AND t.outcome = 'launched'
+           AND (t.more_job_ids || t.job_id) && ARRAY(SELECT pgbeat.retry_chain(job.id))
+         ORDER BY t.due_at LIMIT 1), job.due_at)
+$$;
+
 -- Wakes the schedule that waits for the job, and ends its staleness. Those that come `after` its
 -- schedule are due once for all jobs of a tick, when the last has ended, and so is its check-in. The
 -- updates are guarded: a statement that finds no row would be announced all the same.
@@ -37,7 +49,7 @@ BEGIN
         END IF;
     END IF;
     IF has_check_ins THEN
-        PERFORM pgbeat.check_in(NEW.schedule_id, NEW.trigger, NEW.due_at,
+        PERFORM pgbeat.check_in(NEW.schedule_id, NEW.trigger, pgbeat.run_due_at(NEW),
             CASE WHEN outcome IN ('completed', 'skipped') THEN 'ok' ELSE 'fail' END);
     END IF;
     IF followers <> '{}' THEN
