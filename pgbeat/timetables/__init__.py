@@ -4,7 +4,6 @@
     Interval, days      wall times: the anchor's, every so many days
     Interval, Once      instants
     Solar               instants, by ephem
-    any_of              several of them as one, such as the lines of a cron
     bounded             one of them within a window
 
 `clocks` maps wall times to instants, with the rules of Debian's cron for changes of the clock. A

@@ -1,11 +1,11 @@
 """Maps wall times to instants, across the changes of a zone's clock."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from pgbeat.timetables.zones import TICK, change_at, changes, instant, shown
+from pgbeat.timetables.zones import TICK, ClockChange, change_at, changes, instant, shown
 
 
 class Wall(Protocol):
@@ -21,6 +21,9 @@ class Wall(Protocol):
         """Returns how many there are in (after, until]."""
 
 
+#: No clock goes back further.
+_LONGEST = timedelta(days=2)
+_FIRST = datetime.min.replace(tzinfo=UTC) + _LONGEST
 #: Two wall times, and the `fold` of those between them.
 _Stretch = tuple[datetime, datetime, int]
 
@@ -156,3 +159,55 @@ class Elapsed:
         if wall.fold:
             passed.append((change.end - TICK, change.start, 0))
         return passed, change.start - TICK
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """Every instant of a fixed and of an elapsed clock of the same zone, each of them once."""
+
+    fixed: Fixed
+    elapsed: Elapsed
+    #: The wall times of both.
+    wall: Wall
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        """Returns the first of their next instants."""
+        times = (self.fixed.next_after(moment), self.elapsed.next_after(moment))
+        return min((at for at in times if at is not None), default=None)
+
+    def previous(self, moment: datetime) -> datetime | None:
+        """Returns the last of their previous instants."""
+        times = (self.fixed.previous(moment), self.elapsed.previous(moment))
+        return max((at for at in times if at is not None), default=None)
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """Returns how many instants are in (after, until].
+
+        These are all wall times by elapsed time, but for those that are only fixed where the
+        clock changes.
+        """
+        if until <= after:
+            return 0
+        zone = self.elapsed.zone
+        total = Elapsed(self.wall, zone).count(after, until)
+        for change in changes(zone, max(after, _FIRST) - _LONGEST, until):
+            if not change.is_gap:
+                total -= self._repeated(change, after, until)
+            elif after < change.at:
+                total += self._skipped(change)
+        return total
+
+    def _skipped(self, change: ClockChange) -> int:
+        """Returns 1 if fixed times in a gap come at its end, where nothing else is due."""
+        before = change.end - TICK
+        comes = self.fixed.wall.count(change.start - TICK, before) > 0
+        return int(comes and not self.wall.count(before, change.end))
+
+    def _repeated(self, change: ClockChange, after: datetime, until: datetime) -> int:
+        """Returns how many times of (after, until] that are only fixed are shown again there."""
+        over = change.at + (change.end - change.start) - TICK
+        first, last = (
+            moment.astimezone(UTC).replace(tzinfo=None) + change.after
+            for moment in (max(after, change.at - TICK), min(until, over))
+        )
+        return self.wall.count(first, last) - self.elapsed.wall.count(first, last)

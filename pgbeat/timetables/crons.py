@@ -8,19 +8,19 @@ from functools import lru_cache
 
 from croniter import croniter
 
-from pgbeat.timetables.clocks import Elapsed, Fixed
+from pgbeat.timetables.clocks import Both, Elapsed, Fixed, Wall
 from pgbeat.timetables.cron_fields import LAST, CronFields, check_cron, cron_lines, parse_cron
-from pgbeat.timetables.days import DaysAndTimes, DaySet, EachOf
-from pgbeat.timetables.timetable import Timetable, any_of
+from pgbeat.timetables.days import DaysAndTimes, DaySet, EachOf, Together
+from pgbeat.timetables.timetable import Timetable
 from pgbeat.timetables.zones import zone
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron expression in a time zone.
+    """A cron expression in a time zone, or several, each on its own line.
 
-    It has five fields (minute hour day month weekday), six with seconds last, or is a name such as
-    `@daily`. Two rules are those of cron(8):
+    One has five fields (minute hour day month weekday), six with seconds last, or is a name such as
+    `@daily`. A time that several share comes once. Two rules are those of cron(8):
 
     Day and weekday, if both are given, match when either does; if one of them begins with `*`,
     both must match. When clocks go forward, times in the gap come right after it. When they go
@@ -44,14 +44,14 @@ class Cron:
 
 
 @lru_cache(maxsize=16_384)
-def cron(expression: str, timezone: str) -> Timetable:
+def cron(expression: str, timezone: str) -> Cron:
     """Returns the timetable of an expression, or of several, each on its own line.
 
     Raises `InvalidTimetable`.
     """
     zone(timezone)
     check_cron(expression)
-    return any_of([Cron(line, timezone) for line in cron_lines(expression)])
+    return Cron("\n".join(cron_lines(expression)), timezone)
 
 
 @lru_cache(maxsize=4096)
@@ -65,10 +65,21 @@ def _previous(expression: str, timezone: str, moment: datetime) -> datetime | No
 
 
 @lru_cache(maxsize=16_384)
-def _clock(expression: str, timezone: str) -> Elapsed | Fixed:
-    fields = parse_cron(expression)
-    wall = DaysAndTimes(_CronDays(fields), EachOf(fields.hours, fields.minutes, fields.seconds))
-    return (Elapsed if fields.repeats else Fixed)(wall, zone(timezone))
+def _clock(expression: str, timezone: str) -> Timetable:
+    where = zone(timezone)
+    lines = [parse_cron(line) for line in cron_lines(expression)]
+    repeating = [line for line in lines if line.repeats]
+    others = [line for line in lines if not line.repeats]
+    if not repeating:
+        return Fixed(_wall(lines), where)
+    if not others:
+        return Elapsed(_wall(lines), where)
+    return Both(Fixed(_wall(others), where), Elapsed(_wall(repeating), where), _wall(lines))
+
+
+def _wall(lines: Sequence[CronFields]) -> Wall:
+    parts = [(_CronDays(line), EachOf(line.hours, line.minutes, line.seconds)) for line in lines]
+    return DaysAndTimes(*parts[0]) if len(parts) == 1 else Together(parts)
 
 
 class _CronDays(DaySet):

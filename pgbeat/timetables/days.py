@@ -2,9 +2,11 @@
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from functools import lru_cache
 from typing import Protocol
 
 _LAST_DAY = date.max.toordinal()
@@ -129,7 +131,30 @@ class Listed:
         return bisect_right(self.seconds, second)
 
 
-class DaysAndTimes:
+class Daily(ABC):
+    """Wall times that are counted by whole days, and by the times of the first and the last day."""
+
+    @abstractmethod
+    def count_between(self, first: int, last: int) -> int:
+        """Returns how many there are on the days from `first` to `last`, both included."""
+
+    @abstractmethod
+    def _rank(self, day: int, second: int) -> int:
+        """Returns how many there are on a day up to and including a second of it."""
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """Returns how many there are in (after, until]: whole days by arithmetic."""
+        if until <= after:
+            return 0
+        first, last = after.toordinal(), until.toordinal()
+        return (
+            self.count_between(first, last - 1)
+            - self._rank(first, _second(after))
+            + self._rank(last, _second(until))
+        )
+
+
+class DaysAndTimes(Daily):
     """Wall times at the same times of day on each day of a set."""
 
     #: How many days to search for a time: the day asked about, and the next.
@@ -174,19 +199,72 @@ class DaysAndTimes:
             day = self._days.on_or_before(day - 1)
         return None
 
-    def count(self, after: datetime, until: datetime) -> int:
-        """Returns how many there are in (after, until]: whole days by arithmetic."""
-        if until <= after:
-            return 0
-        first, last = after.toordinal(), until.toordinal()
-        return (
-            self.count_between(first, last - 1)
-            - self._rank(first, _second(after))
-            + self._rank(last, _second(until))
-        )
-
     def _rank(self, day: int, second: int) -> int:
         return self.times_of(day).rank(second) if self._days.count(day, day) else 0
+
+
+class Together(Daily):
+    """The wall times of several sets of days and times, each of them once.
+
+    Their sets of days have the same pages. The times of a day are the bits of a number.
+    """
+
+    def __init__(self, parts: Sequence[tuple[DaySet, EachOf]]) -> None:
+        self._parts = parts
+        self._walls = [DaysAndTimes(*part) for part in parts]
+
+    def next(self, after: datetime) -> datetime | None:
+        """Returns the first wall time strictly after another."""
+        times = (wall.next(after) for wall in self._walls)
+        return min((time for time in times if time is not None), default=None)
+
+    def last(self, until: datetime) -> datetime | None:
+        """Returns the last wall time up to and including another."""
+        times = (wall.last(until) for wall in self._walls)
+        return max((time for time in times if time is not None), default=None)
+
+    def count_between(self, first: int, last: int) -> int:
+        """Returns how many there are on the days from `first` to `last`, both included.
+
+        Pages with the same days are counted once.
+        """
+        if first > last:
+            return 0
+        days = self._parts[0][0]
+        pages = Counter(
+            tuple(_days_of(days, number, first, last) for days, _ in self._parts)
+            for number in range(days.page_of(first), days.page_of(last) + 1)
+        )
+        return sum(self._size(page) * number for page, number in pages.items())
+
+    def _size(self, page: Sequence[Sequence[int]]) -> int:
+        """Returns how many there are on a page, given the days of each set."""
+        bits_of: defaultdict[int, int] = defaultdict(int)
+        for (_, times), days in zip(self._parts, page, strict=True):
+            for day in days:
+                bits_of[day] |= _bits(times)
+        return sum(bits.bit_count() for bits in bits_of.values())
+
+    def _rank(self, day: int, second: int) -> int:
+        bits = 0
+        for days, times in self._parts:
+            if days.count(day, day):
+                bits |= _bits(times)
+        return (bits & ((2 << second) - 1)).bit_count()
+
+
+def _days_of(days: DaySet, number: int, first: int, last: int) -> tuple[int, ...]:
+    """Returns the days from `first` to `last` that are on a page, as offsets from its first day."""
+    start, offsets = days.page(number)
+    return tuple(day for day in offsets if first <= start + day <= last)
+
+
+@lru_cache(maxsize=256)
+def _bits(times: EachOf) -> int:
+    """Returns the times as bits, of which the lowest is midnight."""
+    minute = sum(1 << second for second in times.seconds)
+    hour = sum(minute << 60 * number for number in times.minutes)
+    return sum(hour << 3600 * number for number in times.hours)
 
 
 def _second(wall: datetime) -> int:

@@ -1,6 +1,5 @@
 """The protocol of timetables, and the simple ones: one time, no time, a window of another."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -58,45 +57,6 @@ class Never:
 
 
 NEVER = Never()
-
-
-def any_of(timetables: Sequence[Timetable]) -> Timetable:
-    """Returns what is due whenever one of the timetables is, at a time that several share once."""
-    return timetables[0] if len(timetables) == 1 else AnyOf(tuple(timetables))
-
-
-@dataclass(frozen=True, slots=True)
-class AnyOf:
-    """Several timetables as one."""
-
-    timetables: tuple[Timetable, ...]
-
-    def next_after(self, moment: datetime) -> datetime | None:
-        """Returns the first of their next due times."""
-        times = (each.next_after(moment) for each in self.timetables)
-        return min((at for at in times if at is not None), default=None)
-
-    def previous(self, moment: datetime) -> datetime | None:
-        """Returns the last of their previous due times."""
-        times = (each.previous(moment) for each in self.timetables)
-        return max((at for at in times if at is not None), default=None)
-
-    def count(self, after: datetime, until: datetime) -> int:
-        """Returns how many different due times are in (after, until].
-
-        It walks through the times of all but the timetable that has most.
-        """
-        first, *others = sorted(
-            self.timetables, key=lambda each: each.count(after, until), reverse=True
-        )
-        total, counted = first.count(after, until), [first]
-        for timetable in others:
-            at = timetable.next_after(after)
-            while at is not None and at <= until:
-                total += all(each.next_after(at - TICK) != at for each in counted)
-                at = timetable.next_after(at)
-            counted.append(timetable)
-        return total
 
 
 def last_interval(

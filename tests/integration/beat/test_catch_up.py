@@ -2,6 +2,8 @@
 
 from itertools import groupby
 
+import pytest
+
 from tests.support.rows import Sql
 from tests.support.schedulers import HOUR, START, At, add, down, hours, row, said
 
@@ -67,8 +69,9 @@ def test_every_missed_time_is_accounted_for(sql: Sql, at: At) -> None:
         assert len({tick.due_at for tick in some}) == len(some), name
 
 
-def test_a_year_of_seconds_is_counted_at_once(sql: Sql, at: At) -> None:
-    add(sql, cron="* * * * * *", starts_at=None)
+@pytest.mark.parametrize("cron", ["* * * * * *", "* 0-11 * * * 0-59\n* 12-23 * * * 0-59"])
+def test_a_year_of_seconds_is_counted_at_once(sql: Sql, at: At, cron: str) -> None:
+    add(sql, cron=cron, starts_at=None)
     [tick] = down(at(), "365 days")
     assert tick.missed == 365 * 86_400 - 1
 

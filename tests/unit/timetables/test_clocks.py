@@ -113,6 +113,21 @@ def test_seconds_come_in_both_hours_and_not_in_the_gap() -> None:
     assert seconds.next_after(utc("2025-03-30 00:59:59")) == utc("2025-03-30 01:00")
 
 
+@pytest.mark.parametrize(
+    ("text", "in_spring", "in_autumn"),
+    [
+        ("30 2 * * *\n0 * * * *", 24, 25),
+        ("30 2 * * *\n*/30 4 * * *", 3, 3),
+        ("15,30 2 * * *\n*/30 * * * *", 48, 49),
+    ],
+)
+def test_fixed_and_repeating_times_are_counted_together(
+    text: str, in_spring: int, in_autumn: int
+) -> None:
+    for day, expected in (("2025-03-29 12:00", in_spring), ("2025-10-25 12:00", in_autumn)):
+        assert cron(text, OSLO).count(utc(day), utc(day) + timedelta(days=1)) == expected
+
+
 @pytest.mark.parametrize("timezone", ["America/New_York", "Atlantic/Azores", "UTC"])
 @pytest.mark.parametrize("expression", ["30 2 * * *", "0 0 * * *", "30 1 * * *", "30 23 * * *"])
 def test_a_daily_time_comes_once_on_every_day_of_a_year(expression: str, timezone: str) -> None:
@@ -276,9 +291,15 @@ def expression(random: Random, with_seconds: bool = False) -> str:
     return " ".join(fields)
 
 
+def lines(random: Random, with_seconds: bool = False) -> str:
+    """One to three random expressions."""
+    number = random.choice([1, 1, 2, 3])
+    return "\n".join(expression(random, with_seconds) for _ in range(number))
+
+
 def check(stretch: Stretch, text: str, random: Random, questions: int = 12) -> None:
     """Asks the timetable at random moments, and around the changes, what cron did."""
-    fired = stretch.fired(text)
+    fired = sorted({moment for line in text.splitlines() for moment in stretch.fired(line)})
     timetable = cron(text, stretch.timezone)
     # The first hours tell cron what the clock has shown, and the last day is left to be found.
     first, last = stretch.moments[0] + timedelta(hours=3), stretch.moments[-1]
@@ -350,7 +371,7 @@ def test_cron_does_what_a_cron_does_that_runs_minute_by_minute(timezone: str, da
     random = Random(f"{timezone} {day}")  # noqa: S311
     stretch = Stretch.of(timezone, utc(day) - timedelta(hours=8), 64, MINUTE)
     for _ in range(7):
-        check(stretch, expression(random), random)
+        check(stretch, lines(random), random)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +393,7 @@ def test_with_seconds_cron_does_what_a_cron_does_that_runs_second_by_second(
     random = Random(f"{timezone} {hour}")  # noqa: S311
     stretch = Stretch.of(timezone, utc(hour), 6, SECOND)
     for _ in range(3):
-        check(stretch, expression(random, with_seconds=True), random)
+        check(stretch, lines(random, with_seconds=True), random)
 
 
 @pytest.mark.slow
@@ -392,4 +413,4 @@ def test_cron_in_any_zone_and_year(seed: int) -> None:
         step, hours = (MINUTE, 80) if is_even and random.random() < 0.7 else (SECOND, 9)
         stretch = Stretch.of(timezone, day - timedelta(hours=5), hours, step)
         for _ in range(8):
-            check(stretch, expression(random, with_seconds=step == SECOND), random)
+            check(stretch, lines(random, with_seconds=step == SECOND), random)

@@ -246,3 +246,5 @@ def test_what_happens_in_a_year_is_counted_not_walked_through() -> None:
     assert cron("*/5 * * * *", "Europe/Oslo").count(START, year) == 365 * 288
     assert cron("0 9 * * mon-fri", "Europe/Oslo").count(START, year) == 261
     assert cron("30 2 * * * 0-59", "Europe/Oslo").count(START, year) == 364 * 60 + 1
+    halves = cron("* 0-11 * * * *\n* 6-23 * * * 0-59\n30 2 * * *", "Europe/Oslo")
+    assert halves.count(START, year) == 365 * 86_400
