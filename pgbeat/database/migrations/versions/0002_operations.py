@@ -38,6 +38,7 @@ PARTS = (
     "steps",
     "set_up",
     "claim_plans",
+    "announcements",
     "statistics",
 )
 
