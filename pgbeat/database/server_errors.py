@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import psycopg
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from pgbeat.database import connections
-from pgbeat.errors import Busy, Forbidden, InvalidInput, SchemaError
+from pgbeat.errors import BrokerUnavailable, Busy, ConfigError, Forbidden, InvalidInput, SchemaError
 
 T = TypeVar("T")
 
@@ -24,6 +24,13 @@ _PASSING = {
     "57": "operator intervention: cancelled, shutting down, starting",
     "58": "system error: input and output",
     "XX": "internal error, corrupted data",
+}
+#: Those that say something of rows.
+_OF_ROWS = {
+    "21": "more rows than one",
+    "22": "a value that can't be computed with",
+    "23": "a value that a constraint refuses",
+    "54": "a value that is too large, or nested too deeply",
 }
 #: The kind of an error that means a lost connection.
 UNAVAILABLE = "database_unavailable"
@@ -63,6 +70,19 @@ def is_passing(error: BaseException) -> bool:
         return False
     code = connections.sqlstate(error)
     return code in _PASSING or code[:2] in _PASSING
+
+
+def is_of_rows(error: BaseException) -> bool:
+    """Returns whether an error comes from what rows hold: with the same rows it comes again.
+
+    So it does if the database, the driver or our own code can't compute with a value.
+    """
+    if isinstance(error, DBAPIError | psycopg.Error):
+        state = connections.sqlstate(error)
+        cause = getattr(error, "orig", None) or error
+        return state[:2] in _OF_ROWS or (not state and isinstance(cause, psycopg.DataError))
+    others = SQLAlchemyError | BrokerUnavailable | ConfigError | SchemaError
+    return isinstance(error, Exception) and not isinstance(error, others)
 
 
 def persist(call: Callable[[], T], say: Callable[[BaseException], object]) -> T:

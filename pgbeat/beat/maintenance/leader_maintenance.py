@@ -7,7 +7,6 @@ from uuid import UUID
 
 from celery import Celery
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from pgbeat.beat.maintenance import freshness, histories, load
 from pgbeat.beat.maintenance.background import Background
@@ -15,7 +14,7 @@ from pgbeat.beat.maintenance.planner_statistics import PlannerStatistics
 from pgbeat.beat.maintenance.pruner import Pruner
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
-from pgbeat.database import connections
+from pgbeat.database import connections, server_errors
 from pgbeat.database.locks import batches, lock_waits
 from pgbeat.database.locks.lock_waits import Postponed
 from pgbeat.errors import BrokerUnavailable
@@ -159,17 +158,19 @@ class LeaderMaintenance:
         histories.keep(connection, self._settings, lambda told: logger.info("%s", told))
 
     def _dispatch_due(self, connection: Connection) -> None:
-        """Dispatches the jobs that are due, in parts if some of them need a lock that is held.
+        """Dispatches the jobs that are due, in parts if that fails for some of them.
 
-        Raises the error of the lock then.
+        They need a lock that is held, or can't be read. Raises the error then.
         """
         try:
             self._dispatch_some(connection)
-        except DBAPIError as error:
-            if not lock_waits.is_lock_timeout(error):
+        except Exception as error:
+            if not _is_of_some(error):
                 raise
             ids = due_jobs.find(connection, self._settings.namespace)
-            _, left = batches.each_unlocked(ids, lambda some: self._dispatch_some(connection, some))
+            _, left = batches.each_unlocked(
+                ids, lambda some: self._dispatch_some(connection, some), may_fail=_is_of_some
+            )
             if left:
                 raise
 
@@ -245,22 +246,27 @@ class LeaderMaintenance:
     def _try(self, what: str, do: Callable[[], object], key: Hashable = None) -> float | None:
         """Does a piece of maintenance that the log calls `what`; `key` identifies it if given.
 
-        If another transaction holds a lock that it needs, it is postponed, and the seconds until
-        then are returned. If the broker is another server and away, all of it waits.
+        If another transaction holds a lock that it needs, or if it fails for what rows hold, it is
+        postponed, and the seconds until then are returned. If the broker is another server and
+        away, all of it waits.
         """
         key = key or what
         if (remaining := self._postponed.remaining(key)) is not None:
             return remaining
         try:
             do()
-        except DBAPIError as error:
-            if not lock_waits.is_lock_timeout(error):
-                raise
-            self._clear_messages()
-            return self._postponed.add(key, what, lock_waits.LOCKED)
         except BrokerUnavailable as error:
             self._away_until = time.monotonic() + _PATIENCE
             logger.warning("Jobs wait: %s", error)
+        except Exception as error:
+            why = lock_waits.LOCKED
+            if not lock_waits.is_lock_timeout(error):
+                if not server_errors.is_of_rows(error):
+                    raise
+                why = f"{type(error).__name__}: {connections.first_line(error)}"
+                logger.debug("Postponed %s", what, exc_info=True)
+            self._clear_messages()
+            return self._postponed.add(key, what, why)
         else:
             self._postponed.done([key])
         return None
@@ -272,3 +278,8 @@ class LeaderMaintenance:
         """
         if self._publisher.transactional:
             self._publisher.clear()
+
+
+def _is_of_some(error: Exception) -> bool:
+    """Returns whether a batch may have failed for some of its rows only."""
+    return batches.is_locked(error) or server_errors.is_of_rows(error)

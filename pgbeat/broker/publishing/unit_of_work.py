@@ -137,7 +137,7 @@ class UnitOfWork:
     def after_commit(self, callback: Callable[[], object]) -> None:
         """Adds a function to call after the commit, outside of any transaction.
 
-        If it fails because the database or the broker is unreachable, that is only logged. The
+        If it fails, that is only logged: who got an error would do again what is committed. The
         transaction must also have notified the leading beat, which does the work then.
         """
         self._callbacks.append(callback)
@@ -147,9 +147,11 @@ class UnitOfWork:
         for callback in callbacks:
             try:
                 callback()
-            except (BrokerUnavailable, SQLAlchemyError, ConfigError) as error:
+            except Exception as error:
                 message = connections.first_line(error)
-                logger.warning("Beat must do what failed after the commit: %s", message)
+                is_known = isinstance(error, BrokerUnavailable | SQLAlchemyError | ConfigError)
+                words = "Beat must do what failed after the commit: %s"
+                logger.warning(words, message, exc_info=not is_known)
                 if self.connection.invalidated:
                     self.connection.rollback()  # what comes next gets a new connection
 

@@ -37,6 +37,14 @@ class Work(NamedTuple):
     fair_key: str = ""
     is_direct: bool = False
 
+    @classmethod
+    def of(cls, *columns: Any) -> "Work":
+        """Returns the work of a row. What is no amount, as only SQL can write it, counts as 1."""
+        work = cls(*columns)
+        amounts = work.resources.items() if isinstance(work.resources, Mapping) else ()
+        resources = {name: amount if _is_amount(amount) else 1 for name, amount in amounts}
+        return work._replace(resources=resources)
+
 
 class ConcurrencyPolicy(ABC):
     """Says which jobs of a lane may run together. Subclass it and use `@concurrency_policy`.

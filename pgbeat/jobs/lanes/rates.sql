@@ -30,8 +30,10 @@ SELECT NULL, count(*) FROM (
     SELECT {given} ORDER BY j.dispatched_at DESC LIMIT :rate) AS spent
 -- name: spent_by_key
 SELECT k.key, count(*) {by_key} GROUP BY k.key
+-- As `Work.of` counts what is no amount. In JSONB, what lies between two numbers is one.
 -- name: cost
-coalesce(CAST(j.resources ->> :unit AS numeric), 1)
+CASE WHEN j.resources -> :unit >= '0' AND j.resources -> :unit < '1e12'
+     THEN CAST(j.resources ->> :unit AS numeric) ELSE 1 END
 -- name: spent_by_cost
 SELECT k.key, sum({cost}) {by_key} GROUP BY k.key
 

@@ -214,7 +214,7 @@ def waiting_jobs(
     line = Line([], {})
     for stopped, fair_key, keys, created_at, *work in connection.execute(statement, values):
         if stopped is None:
-            asked = Work(*work)
+            asked = Work.of(*work)
             line.jobs.append(Waiting(asked, keys, created_at, asked.priority not in line.stops))
         else:
             line.stops[stopped] = fair_key
@@ -248,7 +248,7 @@ def limiter(connection: Connection, lane: Lane) -> Limiter:
     )
     if policy is not None:
         for row in connection.execute(_RUNNING, lane.identity):
-            limiter.admit(Work(*row))
+            limiter.admit(Work.of(*row))
     return limiter
 
 
@@ -278,6 +278,6 @@ def notify_policies(connection: Connection, ended: Iterable[Ended]) -> None:
     rows = connection.execute(_COMPLETED, {"ids": ids, "policies": policies}).all()
     for policy, options, *work in rows:
         try:
-            concurrency.make(policy, options).on_job_completed(Work(*work))
+            concurrency.make(policy, options).on_job_completed(Work.of(*work))
         except Exception:
             logger.exception("on_job_completed of policy %r failed for job %s", policy, work[0])

@@ -128,6 +128,19 @@ def test_it_waits_until_enough_has_left_the_period(lane_jobs: Lanes) -> None:
     assert lane_jobs.retry_in() == pytest.approx(30, abs=3)  # 4 + 3 of 10 must leave
 
 
+@pytest.mark.parametrize("amount", [None, "1200 t", True, [2], {}, -5])
+def test_what_is_no_amount_counts_as_1(lane_jobs: Lanes, amount: Any) -> None:
+    """By the rate, when slots are given and when they are counted, and by the policy."""
+    lane_jobs.lane(**TOKENS)
+    ids = lane_jobs.add(12, resources={"tokens": amount})
+    assert lane_jobs.dispatch() == ids[:10]
+    assert lane_jobs.retry_in() == pytest.approx(60, abs=5)
+    lane_jobs.lane("other", policy="resources", options='{"tokens": 2}')
+    others = lane_jobs.add(3, "other", resources={"tokens": amount})
+    assert lane_jobs.dispatch("other") == others[:2]
+    assert lane_jobs.dispatch("other") == []
+
+
 def test_each_key_has_its_own_part(lane_jobs: Lanes) -> None:
     lane_jobs.lane(**TOKENS, rate_key="created_by")
     mine = lane_jobs.add(2, resources={"tokens": 6}, created_by="user:a")

@@ -139,6 +139,13 @@ def test_what_is_wrong_is_refused(sql: Sql) -> None:
         ("'t', max_attempts => 0", "max_attempts", "out_of_range"),
         ("'t', unique_key => ' '", "unique_key", "malformed"),
         ("'t', unique_for => '1 h'", "unique_key", "required"),
+        ("'t', resources => NULL", "resources", "malformed"),
+        ("'t', resources => '[1]'", "resources", "malformed"),
+        *(
+            (f"'t', resources => '{{\"gpu\": {amount}}}'", "resources", "malformed")
+            for amount in ("null", '"1200 t"', "true", "[]", "[1]", "{}", "-1", "0", "1e12")
+        ),
+        ("""'t', resources => '{" ": 1}'""", "resources", "malformed"),
         ("'t', lane => 'nope'", "lane", "unknown"),
         ("""'t', labels => '{"team": 5}'""", "labels", "malformed"),
     ]

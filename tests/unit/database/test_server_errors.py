@@ -5,7 +5,8 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.database.connections import sqlstate
-from pgbeat.database.server_errors import code_of, is_passing, is_read_only
+from pgbeat.database.server_errors import code_of, is_of_rows, is_passing, is_read_only
+from pgbeat.errors import BrokerUnavailable, ConfigError
 
 
 def error(code: str) -> Exception:
@@ -57,6 +58,28 @@ def test_the_code_of_an_error_without_sqlstate() -> None:
 def test_other_errors_do_not() -> None:
     assert not is_passing(ValueError("XX000"))
     assert is_passing(psycopg.OperationalError("the connection was never made"))
+
+
+@pytest.mark.parametrize("code", ["21000", "22P02", "23514", "54001"])
+def test_errors_of_rows_come_again(code: str) -> None:
+    assert is_of_rows(error(code))
+    assert is_of_rows(psycopg.errors.lookup(code)())
+
+
+def test_errors_of_what_computes_with_rows_come_again() -> None:
+    assert is_of_rows(psycopg.DataError("timestamp too large (after year 10K)"))
+    assert is_of_rows(TypeError("float() argument must be a string or a real number"))
+
+
+@pytest.mark.parametrize("code", ["08006", "25006", "42P01", "42501", "53100", "55P03", "57014"])
+def test_others_do_not(code: str) -> None:
+    assert not is_of_rows(error(code))
+
+
+def test_what_the_broker_and_the_settings_say_is_not_of_rows() -> None:
+    for other in (BrokerUnavailable("no route"), ConfigError("no broker"), SystemExit()):
+        assert not is_of_rows(other)
+    assert not is_of_rows(psycopg.OperationalError("no route"))
 
 
 def test_a_server_that_only_reads() -> None:

@@ -249,6 +249,12 @@ BEGIN
             btrim(unique_key) = '' OR length(unique_key) > 200),
         ('unique_key', 'reserved', 'unique_key must not begin with content:',
             starts_with(unique_key, 'content:')),
+        ('resources', 'malformed', 'resources must be a JSON object of amounts such as {"gpu": 1}',
+            CASE WHEN jsonb_typeof(resources) = 'object' THEN EXISTS (
+                     SELECT FROM jsonb_each(resources) AS r
+                      WHERE (r.key ~ '\S' AND length(r.key) <= 200
+                             AND r.value > '0' AND r.value < '1e12') IS NOT TRUE)
+                 ELSE true END),
         ('unique_key', 'required', 'unique_for needs a unique_key',
             unique_for IS NOT NULL AND unique_key IS NULL),
         ('depends_on_outcome', 'unknown', 'depends_on_outcome must be completed or finished',
