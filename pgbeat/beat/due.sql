@@ -1,4 +1,5 @@
 -- Queried at every idle pass: straight to the driver, which has it prepared.
+-- Seconds are subtracted, not times, one of which may be infinite.
 -- name: snapshot
 SELECT statement_timestamp(),
        (SELECT min(next_run) FROM pgbeat.schedules
@@ -9,7 +10,7 @@ SELECT statement_timestamp(),
            AND next_run IS NULL AND after IS NULL AND id <> ALL (%(held)s::bigint[])),
        (SELECT min(probe_at) FROM pgbeat.schedules
          WHERE namespace = %(namespace)s AND NOT enabled AND probe_at IS NOT NULL),
-       extract(epoch FROM least(
+       (extract(epoch FROM least(
            (SELECT min(run_at) FROM pgbeat.unfinished_jobs
              WHERE namespace = %(namespace)s AND state = 'scheduled'
                AND dispatched_at IS NULL AND NOT is_blocked),
@@ -17,8 +18,8 @@ SELECT statement_timestamp(),
              WHERE namespace = %(namespace)s AND next_deadline IS NOT NULL),
            (SELECT min(stale_at) FROM pgbeat.schedules
              WHERE namespace = %(namespace)s AND stale_at IS NOT NULL),
-           pgbeat.next_delivery(%(namespace)s)
-           ) - statement_timestamp())::float8,
+           pgbeat.next_delivery(%(namespace)s))) - extract(epoch FROM statement_timestamp())
+       )::float8,
        EXISTS (SELECT FROM pgbeat.unfinished_jobs j
                 WHERE {own} = %(namespace)s AND {is_member})
 

@@ -18,7 +18,7 @@ from pgbeat.database import connections, server_errors
 from pgbeat.database.locks import batches, lock_waits
 from pgbeat.database.locks.lock_waits import Postponed
 from pgbeat.errors import BrokerUnavailable
-from pgbeat.jobs.flow import dependencies, dispatch, lifecycle
+from pgbeat.jobs.flow import dependencies, dispatch, lifecycle, unreadable
 from pgbeat.jobs.flow.batch_members import BatchStarter
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
@@ -42,6 +42,8 @@ _PRUNE, _PAUSE = 60.0, 0.1
 _CALM = 1.0
 #: Seconds until the next attempt where the broker is away, and where something is locked.
 _PATIENCE, _BUSY = 5.0, 0.1
+#: Seconds between two looks for jobs that can't be read, after errors that rows brought about.
+_UNREADABLE = 10.0
 
 
 class LeaderMaintenance:
@@ -68,6 +70,8 @@ class LeaderMaintenance:
         self._whole: set[tuple[str, str]] = set()
         self._rescue_at = self._groups_at = self._prune_at = 0.0
         self._away_until = 0.0
+        #: Whether something failed for what rows hold, and when to look for such rows.
+        self._has_bad_rows, self._unreadable_at = False, 0.0
         self._postponed = Postponed()
 
     def add_lanes(self, changed: Iterable[Room]) -> None:
@@ -113,6 +117,9 @@ class LeaderMaintenance:
             )
             if delay is not None:
                 self._lanes[lane] = time.monotonic() + delay
+        if self._has_bad_rows and now >= self._unreadable_at:
+            self._has_bad_rows, self._unreadable_at = False, now + _UNREADABLE
+            self._try("jobs that can't be read", lambda: self._fail_unreadable(connection))
         for task in self._background:  # in threads of their own
             task.step(now)
         if is_idle and now >= self._prune_at:
@@ -198,6 +205,10 @@ class LeaderMaintenance:
     def _rescue(self, connection: Connection) -> None:
         self.add_lanes(rescue.rescue(connection, self._publisher, self._settings))
 
+    def _fail_unreadable(self, connection: Connection) -> None:
+        namespace = self._settings.namespace
+        self.add_lanes(unreadable.fail(connection, self._publisher, namespace))
+
     def _find_lanes(self, connection: Connection) -> None:
         namespace = self._settings.namespace
         self._whole = {(namespace, name) for name in lanes.to_dispatch(connection, namespace)}
@@ -263,6 +274,7 @@ class LeaderMaintenance:
             if not lock_waits.is_lock_timeout(error):
                 if not server_errors.is_of_rows(error):
                     raise
+                self._has_bad_rows = True
                 why = f"{type(error).__name__}: {connections.first_line(error)}"
                 logger.debug("Postponed %s", what, exc_info=True)
             self._clear_messages()

@@ -12,6 +12,8 @@ from pgbeat.jobs.lanes.model import Lane
 #: The keys by which a rate counts the job.
 KEYS = sql.load("rates.sql", "keys")
 
+#: Seconds after which a lane is looked at again in any case.
+_LONGEST = 86_400.0
 #: By what a rate counts: see `_kind`.
 _SPENT, _AGAIN = (
     {kind: text(sql.load("rates.sql", name + kind)) for kind in ("", "_by_key", "_by_cost")}
@@ -34,7 +36,7 @@ def retry_in(connection: Connection, lane: Lane, denied: Mapping[str | None, flo
     keys = [key or "" for key in denied]
     values = {**_of_rate(lane), "keys": keys, "costs": list(denied.values())}
     again = connection.execute(_AGAIN[_kind(lane)], values).scalar_one_or_none()
-    seconds = max(0.0, float(again or 0))
+    seconds = min(max(0.0, float(again or 0)), _LONGEST)
     if lane.temporary_until is None:
         return seconds
     left = (lane.temporary_until - connections.clock(connection)).total_seconds()

@@ -38,11 +38,14 @@ CASE WHEN j.resources -> :unit >= '0' AND j.resources -> :unit < '1e12'
 SELECT k.key, sum({cost}) {by_key} GROUP BY k.key
 
 -- When the period no longer includes the job that was dispatched so long ago, another may go.
+-- (Seconds are subtracted, not times: SQL may have written one that is infinite.)
 -- name: again
-SELECT extract(epoch FROM j.dispatched_at + CAST(:period AS interval) - clock_timestamp())
+SELECT extract(epoch FROM j.dispatched_at + CAST(:period AS interval))
+       - extract(epoch FROM clock_timestamp())
   {given} ORDER BY j.dispatched_at DESC OFFSET :rate - 1 LIMIT 1
 -- name: again_by_key
-SELECT extract(epoch FROM min(d.nth) + CAST(:period AS interval) - clock_timestamp())
+SELECT extract(epoch FROM min(d.nth) + CAST(:period AS interval))
+       - extract(epoch FROM clock_timestamp())
   FROM (SELECT (array_agg(j.dispatched_at ORDER BY j.dispatched_at DESC))[:rate] AS nth
         {by_key} WHERE coalesce(k.key, '') = ANY (CAST(:keys AS text[]))
          GROUP BY k.key) AS d
@@ -50,7 +53,8 @@ SELECT extract(epoch FROM min(d.nth) + CAST(:period AS interval) - clock_timesta
 -- When so much of a key's cost has left the period that the denied job fits: its newest jobs, summed
 -- up, take the rest until the one that must leave.
 -- name: again_by_cost
-SELECT extract(epoch FROM min(f.leaves) + CAST(:period AS interval) - clock_timestamp()) FROM (
+SELECT extract(epoch FROM min(f.leaves) + CAST(:period AS interval))
+       - extract(epoch FROM clock_timestamp()) FROM (
     SELECT max(t.dispatched_at) AS leaves FROM (
         SELECT coalesce(k.key, '') AS key, j.dispatched_at,
                sum({cost}) OVER (

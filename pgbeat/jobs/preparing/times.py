@@ -1,9 +1,12 @@
 """Reads when a submitted job may run: at a time, or after a countdown."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pgbeat.errors import InvalidJob
+
+#: The last time that a job may wait for: programs in all time zones can read it.
+LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 
 
 def parse_countdown(countdown: Any) -> timedelta | None:
@@ -20,8 +23,29 @@ def parse_countdown(countdown: Any) -> timedelta | None:
         raise _out_of_range() from None
 
 
-def _out_of_range() -> InvalidJob:
-    return InvalidJob.of("countdown", "out_of_range", "countdown is out of range")
+def _out_of_range(field: str = "countdown") -> InvalidJob:
+    return InvalidJob.of(field, "out_of_range", f"{field} is out of the years 1 to 9999")
+
+
+def after(now: datetime, countdown: timedelta) -> datetime:
+    """Returns when a countdown ends. Raises `InvalidJob`."""
+    try:
+        run_at = now + countdown
+    except OverflowError:
+        raise _out_of_range() from None
+    if run_at > LATEST:
+        raise _out_of_range()
+    return run_at
+
+
+def check_run_at(run_at: Any) -> datetime:
+    """Returns the time if a job can wait for it. Raises `InvalidJob`."""
+    if not isinstance(run_at, datetime) or run_at.tzinfo is None:
+        message = f"run_at must be a datetime with a time zone, got {run_at!r}"
+        raise InvalidJob.of("run_at", "malformed", message)
+    if run_at > LATEST:
+        raise _out_of_range("run_at")
+    return run_at
 
 
 def run_at_of(run_at: Any, countdown: Any, now: datetime) -> datetime | None:
@@ -32,13 +56,7 @@ def run_at_of(run_at: Any, countdown: Any, now: datetime) -> datetime | None:
         if not isinstance(countdown, timedelta):
             message = f"countdown must be seconds or a timedelta, got {countdown!r}"
             raise InvalidJob.of("countdown", "malformed", message)
-        try:
-            run_at = now + countdown
-        except OverflowError:
-            raise _out_of_range() from None
+        run_at = after(now, countdown)
     if run_at is None:
         return None
-    if not isinstance(run_at, datetime) or run_at.tzinfo is None:
-        message = f"run_at must be a datetime with a time zone, got {run_at!r}"
-        raise InvalidJob.of("run_at", "malformed", message)
-    return run_at if run_at > now else None
+    return run_at if check_run_at(run_at) > now else None

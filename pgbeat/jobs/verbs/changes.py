@@ -16,6 +16,7 @@ from pgbeat.jobs.checks.permissions import require_admin
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.policy import policies as job_policies
 from pgbeat.jobs.policy.batches import BATCH
+from pgbeat.jobs.preparing import times
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.states import transitions
@@ -131,15 +132,8 @@ def _times(connection: Connection, changes: dict[str, Any]) -> dict[str, Any]:
             raise InvalidJob.of(
                 "countdown", "malformed", f"countdown must be a length of time, got {countdown!r}"
             )
-        try:
-            return {"run_at": connections.now(connection) + countdown}
-        except OverflowError:
-            raise InvalidJob.of("countdown", "out_of_range", "countdown is out of range") from None
+        return {"run_at": times.after(connections.now(connection), countdown)}
     if "run_at" not in changes:
         return {}
     run_at = changes.pop("run_at")
-    if run_at is not None and (not isinstance(run_at, datetime) or run_at.tzinfo is None):
-        raise InvalidJob.of(
-            "run_at", "malformed", f"run_at must be a time with a time zone, got {run_at!r}"
-        )
-    return {"run_at": run_at}
+    return {"run_at": None if run_at is None else times.check_run_at(run_at)}

@@ -37,6 +37,7 @@ from pgbeat.jobs.policy import batches, pinned_queues, task_policies
 from pgbeat.jobs.policy.batches import BATCH, Batch
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.jobs.preparing.defaults import backoff
+from pgbeat.jobs.preparing.times import LATEST
 from pgbeat.jobs.rows import new_jobs
 from pgbeat.jobs.rows.model import NOW, Job, State
 from pgbeat.jobs.rows.new_jobs import NewRow
@@ -239,8 +240,8 @@ class _MessageJob:
         self._task_job = task_job = cast(TaskJob, message.new_job)
         envelope, policy = Envelope.of(message), task_job.policy
         run_at = None if envelope.run_at is None else datetime.fromisoformat(envelope.run_at)
-        if run_at is not None and run_at <= datetime.now().astimezone():
-            run_at = None
+        if run_at is not None:
+            run_at = None if run_at <= datetime.now().astimezone() else min(run_at, LATEST)
         requires_approval = bool(policy.requires_approval)
         #: Whether its message is kept until it is dispatched.
         batch = task_job.get(BATCH)

@@ -140,3 +140,19 @@ def test_what_follows_a_commit_may_lose_its_connection(database: str, sql: Sql) 
         with unit.transaction():
             connection.execute(text("DROP TABLE changed"))
     assert sql("SELECT to_regclass('changed')") == [(None,)]
+
+
+def test_what_follows_a_commit_may_raise(
+    database: str, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who got the error would make the change again."""
+    engine = connections.engine(postgres_url(database), "tests")
+    settings = Settings.load({"pgbeat_url": database})
+    seen: list[int] = []
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        unit = UnitOfWork(connection, settings, Actor("me"))
+        with unit.transaction():
+            unit.after_commit(lambda: int("1200 t"))
+            unit.after_commit(lambda: seen.append(1))
+    assert seen == [1]
+    assert "failed after the commit: invalid literal" in caplog.text

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -335,6 +336,31 @@ def test_what_is_to_run_and_what_it_locks(
     with psycopg.connect(url) as connection:
         connection.execute(printed.encode())
     assert "the newest version" in run(url, "migrate", "--sql").stdout
+
+
+def test_times_that_no_program_can_read_are_moved(
+    engine: Engine, release_before: Callable[[str], Any]
+) -> None:
+    with release_before("0001"):
+        migrate.upgrade(engine.url)
+    execute(
+        engine,
+        "INSERT INTO pgbeat.lanes (name, paused_at, created_at) "
+        "VALUES ('l', 'infinity', '-infinity')",
+        "INSERT INTO pgbeat.lanes (name, created_at) VALUES ('m', '2026-01-01 00:00+00')",
+        "INSERT INTO pgbeat.jobs (id, task, job_source, created_by, is_system_job, state, run_at) "
+        "VALUES (gen_random_uuid(), 't', 'user_api', 'me', false, 'scheduled', 'infinity')",
+    )
+    migrate.upgrade(engine.url)
+    with engine.connect() as connection:
+        rows = connection.execute(
+            text(
+                "(SELECT paused_at, created_at FROM pgbeat.lanes ORDER BY name) "
+                "UNION ALL SELECT run_at, NULL FROM pgbeat.jobs"
+            )
+        )
+        times = [tuple(at and at.astimezone(UTC).isoformat()[:10] for at in row) for row in rows]
+    assert times == [("9999-12-30", "0001-01-02"), (None, "2026-01-01"), ("9999-12-30", None)]
 
 
 @pytest.mark.parametrize("version", migrate.known()[1:])

@@ -99,6 +99,8 @@ def test_what_can_not_be_changed(job_control: JobControl, sql: Sql) -> None:
         {"lane": "nosuch"},
         {"run_at": NAIVE},
         {"run_at": None, "countdown": HOUR},
+        {"run_at": datetime.max.replace(tzinfo=UTC)},
+        {"countdown": timedelta(days=2_913_000)},
         {"retry_base": HOUR, "retry_cap": timedelta(0)},
         {"requires_approval": False},
     ):

@@ -141,6 +141,19 @@ def test_what_is_no_amount_counts_as_1(lane_jobs: Lanes, amount: Any) -> None:
     assert lane_jobs.dispatch("other") == []
 
 
+@pytest.mark.parametrize(
+    "columns", [MINUTE, TOKENS, MINUTE | {"rate_key": "task"}], ids=["jobs", "tokens", "keys"]
+)
+def test_a_dispatch_that_is_infinitely_far(lane_jobs: Lanes, columns: dict[str, Any]) -> None:
+    lane_jobs.lane(**columns | {"rate_limit": 1})
+    lane_jobs.add(2)
+    assert len(lane_jobs.dispatch()) == 1
+    lane_jobs.sql(
+        "UPDATE pgbeat.jobs SET dispatched_at = 'infinity' WHERE dispatched_at IS NOT NULL"
+    )
+    assert lane_jobs.retry_in() == 86_400
+
+
 def test_each_key_has_its_own_part(lane_jobs: Lanes) -> None:
     lane_jobs.lane(**TOKENS, rate_key="created_by")
     mine = lane_jobs.add(2, resources={"tokens": 6}, created_by="user:a")

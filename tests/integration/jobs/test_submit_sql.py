@@ -139,6 +139,8 @@ def test_what_is_wrong_is_refused(sql: Sql) -> None:
         ("'t', max_attempts => 0", "max_attempts", "out_of_range"),
         ("'t', unique_key => ' '", "unique_key", "malformed"),
         ("'t', unique_for => '1 h'", "unique_key", "required"),
+        ("'t', run_at => 'infinity'", "run_at", "out_of_range"),
+        ("'t', run_at => '10000-01-01'", "run_at", "out_of_range"),
         ("'t', resources => NULL", "resources", "malformed"),
         ("'t', resources => '[1]'", "resources", "malformed"),
         *(

@@ -13,6 +13,7 @@ down_revision = "0001"
 #: Tables that were there before and that it locks, with the mode. A test compares it.
 LOCKS: dict[str, str] = {
     "kombu_message": "ACCESS EXCLUSIVE",
+    "pgbeat.calendars": "ACCESS EXCLUSIVE",
     "pgbeat.deliveries": "ACCESS EXCLUSIVE",
     "pgbeat.lanes": "ACCESS EXCLUSIVE",
     "pgbeat.schedules": "ACCESS EXCLUSIVE",
@@ -39,6 +40,7 @@ PARTS = (
     "set_up",
     "claim_plans",
     "announcements",
+    "times",
     "statistics",
 )
 

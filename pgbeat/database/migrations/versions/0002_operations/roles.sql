@@ -239,6 +239,8 @@ BEGIN
             jsonb_typeof(kwargs) IS DISTINCT FROM 'object'),
         ('options', 'malformed', 'options must be a JSON object',
             jsonb_typeof(options) IS DISTINCT FROM 'object'),
+        ('run_at', 'out_of_range', 'run_at is out of the years 1 to 9999',
+            run_at > '9999-12-30 00:00+00'),
         ('namespace', 'malformed', 'namespace has characters that no namespace has',
             namespace IS NULL OR namespace !~ '^[A-Za-z0-9_.-]{1,63}$'),
         ('priority', 'out_of_range', 'priority must be 0 to 255',
