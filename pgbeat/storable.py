@@ -1,6 +1,10 @@
-"""Finds what Postgres can't keep in a text or in JSON: NUL, and half a surrogate pair."""
+"""Finds what Postgres can't keep in a text or in JSON: NUL, and half a surrogate pair.
+
+And what Python can't read of what Postgres keeps: JSON that is nested too deeply.
+"""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 #: What a value holds that is not storable, in words that go after `holds`.
@@ -60,12 +64,29 @@ def _has_encoding(text: str) -> bool:
     return True
 
 
+class TooDeep:
+    """Stands for JSON of a row that is nested too deeply to be read. Raises if its parts are used.
+
+    So what needs it fails by itself, and the row can be read.
+    """
+
+    def __repr__(self) -> str:
+        return "JSON that is nested too deeply"
+
+    def __iter__(self) -> Iterator[Any]:
+        raise ValueError("its row has JSON that is nested too deeply")
+
+    keys = items = values = __iter__
+
+
 #: How deep the JSON of requests and responses may be nested.
 DEEPEST = 100
 
 
 def is_deep(value: Any) -> bool:
     """Returns whether JSON is nested too deeply to be shown."""
+    if isinstance(value, TooDeep):
+        return True
     level: list[Any] = [value]
     for _ in range(DEEPEST):
         level = [

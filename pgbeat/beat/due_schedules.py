@@ -15,6 +15,8 @@ from pgbeat.beat.enqueuer import WrittenTicks
 from pgbeat.beat.evaluation import Evaluation
 from pgbeat.beat.evaluator import Evaluator
 from pgbeat.config import Settings
+from pgbeat.database import connections, server_errors
+from pgbeat.database.locks import batches
 from pgbeat.database.locks.lock_waits import Postponed
 from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules.calendars import model as calendars
@@ -216,12 +218,20 @@ class DueSchedules:
         return [self._evaluator.evaluate(evaluation, now)]
 
     def _set_next(self, connection: Connection, times: Sequence[due.Next]) -> None:
-        """Writes next times; rows that are locked, or changed, are left alone for a moment."""
-        ids = due.set_next(connection, times)
+        """Writes next times; rows that are locked, or changed, are left alone for a moment.
+
+        So are those that can't have theirs, such as one of the year 10000.
+        """
+        done = batches.in_parts(
+            times, partial(due.set_next, connection), may_fail=server_errors.is_of_rows
+        )
+        ids = set[int]().union(*done.results)
         self._postponed.done(ids)
+        why = {moment.schedule.id: connections.first_line(error) for moment, error in done.failed}
         for moment in times:
-            if moment.schedule.id not in ids:
-                self._postpone(moment.schedule, _LOCKED_ROW)
+            key = moment.schedule.id
+            if key not in ids:
+                self._postpone(moment.schedule, why.get(key, _LOCKED_ROW))
 
     def _postpone(self, row: Schedule, why: str) -> None:
         self._postponed.add(row.id, f"schedule '{row.name}'", why)

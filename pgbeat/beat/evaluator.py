@@ -158,15 +158,16 @@ class Evaluator:
             yield Objection("calendar", reason)
 
     def _launch_row(self, evaluation: Evaluation) -> Evaluation:
-        """Decides to launch the row's task."""
-        row, facts = evaluation.schedule, self._facts(evaluation)
+        """Decides to launch the row's task; an error becomes a `Failure`."""
+        row = evaluation.schedule
         args, kwargs = row.args or (), row.kwargs
-        if row.has_placeholders:
-            try:
+        try:
+            facts = self._facts(evaluation)
+            if row.has_placeholders:
                 args = placeholders.fill(args, facts, "args")
                 kwargs = placeholders.fill(kwargs, facts, "kwargs")
-            except InvalidSchedule as error:
-                return self.fail(evaluation, error)
+        except Exception as error:
+            return self.fail(evaluation, error)
         request = JobRequest(args, kwargs, {}, row.task or "")
         return evaluation._replace(result=Launch((request,), facts))
 

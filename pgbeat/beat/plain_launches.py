@@ -121,6 +121,14 @@ class PlainLaunches:
         self, evaluation: Evaluation, now: datetime, *, learn: bool = True
     ) -> _PlainLaunch | None:
         """Returns the launch, or `None` if it is not plain, or has no envelope."""
+        try:
+            return self._plain_launch(evaluation, now, learn=learn)
+        except Exception:
+            return None  # writing it step by step raises again, and makes a failure of it
+
+    def _plain_launch(
+        self, evaluation: Evaluation, now: datetime, *, learn: bool
+    ) -> _PlainLaunch | None:
         row, result = evaluation.schedule, evaluation.result
         if (
             not isinstance(result, Launch)
@@ -157,20 +165,18 @@ class PlainLaunches:
     def _envelope(self, evaluation: Evaluation, facts: Facts, *, learn: bool) -> Message | None:
         """Returns the row's message with gaps, or `None` if Celery must make each.
 
-        Without `learn`, no message is made that might have to be made again.
+        Without `learn`, no message is made that might have to be made again. Raises whatever is
+        wrong with the row.
         """
         row = evaluation.schedule
         call = repr((row.args, row.kwargs, row.options)) if _says_more(row) else ""
         key = (row.task, row.queue, row.source == "code", call, facts.interval_start is None)
         envelope = self._envelopes.get(key)
         if envelope is None and learn:
-            try:
-                if task_policies.of_task(self._app, str(row.task)) is not None:
-                    return None
-                (prepared,) = launched_jobs.build_all(self._app, self._settings, evaluation, None)
-                envelope = self._publisher.envelope(prepared.message, _VARYING)
-            except Exception:
-                return None  # writing it step by step raises again, and makes a failure of it
+            if task_policies.of_task(self._app, str(row.task)) is not None:
+                return None
+            (prepared,) = launched_jobs.build_all(self._app, self._settings, evaluation, None)
+            envelope = self._publisher.envelope(prepared.message, _VARYING)
             if envelope is None or envelope.queue is None:
                 return None
             if len(self._envelopes) >= _MOST:

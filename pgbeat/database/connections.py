@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from pgbeat.database.watched import WatchedConnection, is_alive, is_direct
+from pgbeat.storable import TooDeep
 
 logger = logging.getLogger("pgbeat")
 
@@ -335,15 +336,21 @@ def recordset(batch: Iterable[Any]) -> str:
 
 
 def _decode(data: bytes | str) -> Any:
-    """Decodes a JSON value of the driver's; most rows' arguments are empty."""
+    """Decodes a JSON value of the driver's; most rows' arguments are empty.
+
+    No value may keep others from being read.
+    """
     if data == b"{}":
         return {}
     if data == b"[]":
         return []
     try:
-        return json.loads(data)
-    except ValueError:  # more digits than Python turns into an int: it must not stop the others
-        return json.loads(data, parse_int=float)
+        try:
+            return json.loads(data)
+        except ValueError:  # more digits than Python turns into an int
+            return json.loads(data, parse_int=float)
+    except RecursionError:
+        return TooDeep()
 
 
 _encode = json.JSONEncoder(default=str).encode

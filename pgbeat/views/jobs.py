@@ -24,13 +24,15 @@ from pgbeat.views import View
 #: Columns that only pgbeat needs, and the checkpoint, which `detail` has.
 HIDDEN = {"schedule_id", "position", "fair_key", "message", "canvas", "keeps_id", "checkpoint"}
 
+#: What is shown instead of JSON that is nested too deeply.
+_IF_DEEP: View = {"args": None, "kwargs": None, "options": {}, "metadata": {}, "resources": {}}
 _OF_CHAIN = ("id", "state", "attempt", "created_at", "error")
 
 
 def job(row: Job) -> View:
     """Returns a job."""
     columns = {name: value for name, value in row._asdict().items() if name not in HIDDEN}
-    deep = {name: None for name in ("args", "kwargs") if is_deep(columns[name])}
+    deep = {name: other for name, other in _IF_DEEP.items() if is_deep(columns[name])}
     return columns | deep | {"waits_for_event": row.waits_for_event}
 
 

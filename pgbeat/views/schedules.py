@@ -16,6 +16,7 @@ from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules.forecast import Expected, call, of_schedule
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Entry, Stats, Tick
+from pgbeat.storable import is_deep
 from pgbeat.views import View
 from pgbeat.views import jobs as job_views
 from pgbeat.webhooks import check_ins
@@ -25,14 +26,21 @@ HIDDEN = {
     "uid", "upstream_ended", "after_done", "out_of_turn", "failed_due_at", "failures_from",
     "stale_at", "version",
 }  # fmt: skip
+#: What is shown instead of JSON that is nested too deeply.
+_IF_DEEP: View = {"args": None, "cursor": None} | {
+    name: {} for name in ("kwargs", "options", "job_policy", "metadata")
+}
 _RECENT = ("id", "state", "created_at", "finished_at")
 
 
 def schedule(row: Schedule) -> View:
     """Returns a schedule."""
     columns = {name: value for name, value in row._asdict().items() if name not in HIDDEN}
+    deep = {name: other for name, other in _IF_DEEP.items() if is_deep(columns[name])}
     # Other fields tell what an active schedule waits for.
-    return columns | {"state": "active" if row.state in ("waiting", "retrying") else row.state}
+    return (
+        columns | deep | {"state": "active" if row.state in ("waiting", "retrying") else row.state}
+    )
 
 
 def with_health(row: Schedule, row_health: Health) -> View:

@@ -24,6 +24,7 @@ from pgbeat.config import same_database
 from pgbeat.database import connections, identity
 from pgbeat.jobs.messages import kept_messages
 from pgbeat.jobs.states.endings import Ended, Unanswered
+from pgbeat.storable import TooDeep
 
 if TYPE_CHECKING:  # beats that end no results don't load them
     from pgbeat.results.answers import Answer
@@ -34,7 +35,7 @@ logger = logging.getLogger("pgbeat.results")
 
 def give(connection: Connection, publisher: Publisher, ended: Iterable[Ended]) -> None:
     """Ends the results of those jobs that no worker ends."""
-    wanted = [(job, job.unanswered) for job in ended if job.unanswered is not None]
+    wanted = _unanswered(ended)
     app = publisher.app
     if not wanted or not app.conf.result_backend:
         return
@@ -61,9 +62,23 @@ def give_here(connection: Connection, ended: Sequence[Ended]) -> None:
     for app in tuple(_get_active_apps()) if ended else ():
         backend = _backend(connection, app) if app.configured else None
         if backend is not None:
-            pairs = [(job, job.unanswered) for job in ended if job.unanswered is not None]
+            pairs = _unanswered(ended)
             results.give(backend, connection, [_answer(app, *pair) for pair in pairs])
             return
+
+
+def _unanswered(ended: Iterable[Ended]) -> list[tuple[Ended, Unanswered]]:
+    """Returns the jobs that no worker ends, and what is known of them.
+
+    What is nested too deeply is not known.
+    """
+    pairs = []
+    for job in ended:
+        if (known := job.unanswered) is not None:
+            options = {} if isinstance(known.options, TooDeep) else known.options
+            message = None if isinstance(known.message, TooDeep) else known.message
+            pairs.append((job, known._replace(options=options, message=message)))
+    return pairs
 
 
 _SUCCEEDED = text(

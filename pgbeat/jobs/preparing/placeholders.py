@@ -121,7 +121,17 @@ class _Expression(NamedTuple):
 
 def in_use(value: Any) -> bool:
     """Returns whether a JSON value has a placeholder, or something like one."""
-    return any("{{" in text for _, text in _texts(value, ""))
+    todo = [value]  # no recursion: it may be nested as deeply as can be read
+    while todo:
+        item = todo.pop()
+        if isinstance(item, str):
+            if "{{" in item:
+                return True
+        elif isinstance(item, list | tuple):
+            todo.extend(item)
+        elif isinstance(item, Mapping):
+            todo.extend(item.values())
+    return False
 
 
 def fill(value: Any, facts: Facts, path: str = "") -> Any:

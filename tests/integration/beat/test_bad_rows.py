@@ -13,14 +13,10 @@ from sqlalchemy import Connection
 import pgbeat
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.filters import Filter
-from tests.support.rows import (
-    Sql,
-    make_calendar,
-    make_job,
-    make_lane,
-    make_schedule,
-    make_template,
-)
+from pgbeat.schedules import model as schedules
+from pgbeat.storable import TooDeep
+from pgbeat.views.jobs import job as view
+from tests.support.rows import Sql, make_calendar, make_job, make_lane, make_schedule, make_template
 from tests.support.schedulers import Beat
 
 
@@ -44,7 +40,7 @@ def test_an_amount_that_is_none(beat: Beat, app: Celery, sql: Sql, resources: st
 
 
 def test_a_job_that_waits_for_ever(beat: Beat, app: Celery, sql: Sql) -> None:
-    """Of what is due, nothing else comes that maintenance must do: Postgres 16 can't subtract it."""
+    """Nothing else is due for maintenance: Postgres 16 can't subtract such a time."""
     job = make_job(sql, "scheduled", task="tests.add", run_at="infinity")
     assert launches(beat, app, sql)
     assert sql("SELECT state FROM pgbeat.jobs WHERE id = %s", job) == [("scheduled",)]
@@ -101,3 +97,49 @@ def test_such_a_time_is_refused(sql: Sql, table: str, column: str) -> None:
     for time in ("infinity", "-infinity", "9999-12-31T23:59:59Z"):
         with pytest.raises(psycopg.errors.CheckViolation):
             sql(f"UPDATE pgbeat.{table} SET {column} = %s", time)
+
+
+def nested(depth: int) -> dict[str, str]:
+    """Returns values of columns of JSON that is nested so deeply."""
+    deep = "[" * depth + "]" * depth
+    of_objects = dict.fromkeys(("kwargs", "options", "metadata"), f'{{"x": {deep}}}')
+    return of_objects | {"args": deep, "cursor": deep, "job_policy": f'{{"tags": {deep}}}'}
+
+
+@pytest.mark.parametrize("column", ["args", "kwargs", "options", "metadata"])
+def test_a_job_that_is_nested_too_deeply(
+    beat: Beat, app: Celery, sql: Sql, connection: Connection, column: str
+) -> None:
+    of_column = {column: nested(2000)[column]}
+    bad = make_job(sql, "scheduled", task="tests.add", run_at="now", **of_column)
+    good = make_job(sql, "scheduled", task="tests.add", run_at="now")
+    assert launches(beat, app, sql)
+    assert jobs.get(connection, good).is_dispatched
+    job = jobs.get(connection, bad)
+    is_used = column != "metadata"
+    if is_used and isinstance(getattr(job, column), TooDeep):  # by Python's version
+        assert job.state == "failed"
+        assert job.error is not None and "nested too deeply" in job.error
+    assert view(job)[column] in (None, {})
+
+
+@pytest.mark.parametrize("depth", [500, 2000])
+@pytest.mark.parametrize("column", nested(1))
+def test_a_schedule_that_is_nested_too_deeply(
+    beat: Beat, app: Celery, sql: Sql, connection: Connection, column: str, depth: int
+) -> None:
+    of_column = {column: nested(depth)[column]}
+    make_schedule(sql, "bad", due="-1 second", in_turn=True, **of_column)
+    assert launches(beat, app, sql)
+    row = schedules.get(connection, "bad")
+    [(outcome, error)] = sql("SELECT outcome, error FROM pgbeat.ticks WHERE schedule = 'bad'")
+    if column in ("metadata", "cursor"):
+        assert outcome == "launched"
+    elif isinstance(getattr(row, column), TooDeep):
+        assert outcome == "failed" and "nested too deeply" in error
+
+
+def test_a_next_time_that_is_out_of_range(beat: Beat, app: Celery, sql: Sql) -> None:
+    last = "9999-12-29T23:59:59Z"
+    make_schedule(sql, "bad", every="1 day", starts_at=last, jitter="1 day")
+    assert launches(beat, app, sql)

@@ -126,6 +126,10 @@ def test_a_key_is_taken_once_in_both_languages(app: Celery, sql: Sql) -> None:
     assert fresh != first.id
 
 
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
 def test_what_is_wrong_is_refused(sql: Sql) -> None:
     cases: list[tuple[str, str, str]] = [
         ("''", "task", "malformed"),
@@ -139,6 +143,10 @@ def test_what_is_wrong_is_refused(sql: Sql) -> None:
         ("'t', max_attempts => 0", "max_attempts", "out_of_range"),
         ("'t', unique_key => ' '", "unique_key", "malformed"),
         ("'t', unique_for => '1 h'", "unique_key", "required"),
+        (f"'t', '{nested(101)}'", "args", "malformed"),
+        (f"'t', kwargs => '{{\"a\": {nested(100)}}}'", "kwargs", "malformed"),
+        (f"'t', options => '{{\"a\": {nested(100)}}}'", "options", "malformed"),
+        (f"'t', metadata => '{{\"a\": {nested(100)}}}'", "metadata", "malformed"),
         ("'t', run_at => 'infinity'", "run_at", "out_of_range"),
         ("'t', run_at => '10000-01-01'", "run_at", "out_of_range"),
         ("'t', resources => NULL", "resources", "malformed"),

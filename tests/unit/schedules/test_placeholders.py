@@ -114,3 +114,11 @@ def test_a_time_at_the_end_of_the_calendar() -> None:
     facts = FACTS._replace(due_at=datetime.max.replace(tzinfo=UTC))
     with pytest.raises(InvalidPlaceholder):
         fill("{{ due_at | timezone('UTC') | plus('2 days') }}", facts)
+
+
+@pytest.mark.parametrize("text", ["{{ due_at }}", "plain"])
+def test_however_deep_they_are(text: str) -> None:
+    value: Any = text
+    for _ in range(10_000):
+        value = [{"a": value}]
+    assert in_use(value) == ("{{" in text)

@@ -262,6 +262,9 @@ BEGIN
         ('depends_on_outcome', 'unknown', 'depends_on_outcome must be completed or finished',
             depends_on_outcome IS NULL OR depends_on_outcome NOT IN ('completed', 'finished'))
         ) AS p (field, code, problem, applies) WHERE p.applies;
+    PERFORM pgbeat.refuse_job(d.field, 'malformed', d.field || ' is nested more than 100 deep')
+       FROM (VALUES ('args', args), ('kwargs', kwargs), ('options', options), ('metadata', metadata)
+            ) AS d (field, value) WHERE d.value @? '$.**{100}';
     IF lane IS NOT NULL THEN
         IF NOT EXISTS (SELECT FROM pgbeat.lanes l WHERE l.namespace = namespace AND l.name = lane)
         THEN
