@@ -48,6 +48,12 @@ def test_its_defaults_are_those_of_python(app: Celery, sql: Sql) -> None:
     assert jobs(sql, "created_by = 'user:' || session_user") == [(True,)]
 
 
+def test_the_longest_wait_for_a_retry_is_no_shorter_than_the_first(app: Celery, sql: Sql) -> None:
+    pgbeat.submit("tests.add", retry_base="2 hours", app=app)
+    sql("SELECT pgbeat.submit('tests.add', retry_base => '2 hours')")
+    assert jobs(sql, "retry_base, retry_cap") == [(timedelta(hours=2),) * 2] * 2
+
+
 def test_all_that_it_takes(sql: Sql) -> None:
     make_lane(sql, "gpu")
     sql(
@@ -143,6 +149,25 @@ def test_what_is_wrong_is_refused(sql: Sql) -> None:
         ("'t', max_attempts => 0", "max_attempts", "out_of_range"),
         ("'t', unique_key => ' '", "unique_key", "malformed"),
         ("'t', unique_for => '1 h'", "unique_key", "required"),
+        ("'t', retry_base => '-1 s'", "retry_base", "out_of_range"),
+        ("'t', retry_base => NULL", "retry_base", "out_of_range"),
+        ("'t', retry_cap => '200 years'", "retry_cap", "out_of_range"),
+        ("'t', retry_base => '2 h', retry_cap => '1 h'", "retry_cap", "out_of_range"),
+        ("'t', unique_key => 'k', unique_for => '-1 day'", "unique_for", "out_of_range"),
+        ("'t', unique_key => 'k', unique_for => '300000 years'", "unique_for", "out_of_range"),
+        ("'t', tags => NULL", "tags", "malformed"),
+        ("'t', tags => '{a,NULL}'", "tags", "malformed"),
+        ("'t', tags => '{{a},{b}}'", "tags", "malformed"),
+        ("'t', tags => '{\" \"}'", "tags", "malformed"),
+        ("'t', requires_approval => NULL", "requires_approval", "malformed"),
+        ("'t', labels => NULL", "labels", "malformed"),
+        ("'t', metadata => NULL", "metadata", "malformed"),
+        ("'t', created_by => NULL", "created_by", "malformed"),
+        (
+            "'t', depends_on => array_fill(gen_random_uuid(), '{10001}')",
+            "depends_on",
+            "out_of_range",
+        ),
         (f"'t', '{nested(101)}'", "args", "malformed"),
         (f"'t', kwargs => '{{\"a\": {nested(100)}}}'", "kwargs", "malformed"),
         (f"'t', options => '{{\"a\": {nested(100)}}}'", "options", "malformed"),

@@ -207,7 +207,7 @@ CREATE OR REPLACE FUNCTION pgbeat.submit(
     queue text DEFAULT NULL, options jsonb DEFAULT '{}', run_at timestamptz DEFAULT NULL,
     lane text DEFAULT NULL, priority integer DEFAULT 0, tags text[] DEFAULT '{}',
     resources jsonb DEFAULT '{}', max_attempts integer DEFAULT 1,
-    retry_base interval DEFAULT '1 minute', retry_cap interval DEFAULT '1 hour',
+    retry_base interval DEFAULT '1 minute', retry_cap interval DEFAULT NULL,
     unique_key text DEFAULT NULL, unique_for interval DEFAULT NULL,
     requires_approval boolean DEFAULT false, description text DEFAULT NULL,
     labels jsonb DEFAULT '{}', metadata jsonb DEFAULT '{}',
@@ -230,6 +230,7 @@ BEGIN
             requires_approval, description, labels, metadata, created_by, depends_on,
             depends_on_outcome);
     END IF;
+    retry_cap := coalesce(retry_cap, greatest(interval '1 hour', retry_base));
     PERFORM pgbeat.refuse_job(p.field, p.code, p.problem) FROM (VALUES
         ('task', 'malformed', 'task must be the name of one',
             task IS NULL OR task !~ '^[^[:cntrl:]]{1,255}$' OR btrim(task) <> task),
@@ -248,7 +249,7 @@ BEGIN
         ('max_attempts', 'out_of_range', 'max_attempts must be 1 to 1000',
             max_attempts IS NULL OR max_attempts NOT BETWEEN 1 AND 1000),
         ('unique_key', 'malformed', 'unique_key must have 1 to 200 characters',
-            btrim(unique_key) = '' OR length(unique_key) > 200),
+            unique_key !~ '\S' OR length(unique_key) > 200),
         ('unique_key', 'reserved', 'unique_key must not begin with content:',
             starts_with(unique_key, 'content:')),
         ('resources', 'malformed', 'resources must be a JSON object of amounts such as {"gpu": 1}',
@@ -259,6 +260,23 @@ BEGIN
                  ELSE true END),
         ('unique_key', 'required', 'unique_for needs a unique_key',
             unique_for IS NOT NULL AND unique_key IS NULL),
+        ('unique_for', 'out_of_range', 'unique_for must be 0 to 36500 days',
+            unique_for NOT BETWEEN '0' AND '36500 days'),
+        ('retry_base', 'out_of_range', 'retry_base must be 0 to 36500 days',
+            (retry_base BETWEEN '0' AND '36500 days') IS NOT TRUE),
+        ('retry_cap', 'out_of_range', 'retry_cap must be retry_base to 36500 days',
+            retry_cap NOT BETWEEN retry_base AND '36500 days'),
+        ('tags', 'malformed', 'tags must be a list of names of 1 to 200 characters',
+            tags IS NULL OR array_ndims(tags) > 1 OR EXISTS (
+                SELECT FROM unnest(tags) AS t (name)
+                 WHERE (t.name ~ '\S' AND length(t.name) <= 200) IS NOT TRUE)),
+        ('requires_approval', 'malformed', 'requires_approval must be true or false',
+            requires_approval IS NULL),
+        ('labels', 'malformed', 'labels must be a JSON object of texts', labels IS NULL),
+        ('metadata', 'malformed', 'metadata must be a JSON object', metadata IS NULL),
+        ('created_by', 'malformed', 'created_by must be a name', created_by IS NULL),
+        ('depends_on', 'out_of_range', 'a job depends on at most 10,000 others',
+            cardinality(depends_on) > 10000),
         ('depends_on_outcome', 'unknown', 'depends_on_outcome must be completed or finished',
             depends_on_outcome IS NULL OR depends_on_outcome NOT IN ('completed', 'finished'))
         ) AS p (field, code, problem, applies) WHERE p.applies;
