@@ -12,7 +12,9 @@ import psycopg
 import pytest
 from celery import chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError
+from sqlalchemy import NullPool, create_engine
 
+import pgbeat
 from pgbeat.config import postgres_url
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.model import Job
@@ -37,6 +39,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "policies.late_skips": {},
     "policies.late_flaky": {"max_attempts": 2, "retry_base": 0.1},
     "policies.late_tries": {"max_attempts": 2, "retry_base": 0.1},
+    "policies.unique": {"unique": True},
 }
 
 
@@ -113,6 +116,17 @@ def test_a_task_that_another_one_replaces(site: Site, sql: Sql, task: str) -> No
     of_one = "SELECT state, executions FROM pgbeat.jobs WHERE id = %s::uuid"
     assert sql(of_one, alone.id) == [("completed", 2)]
     assert sql("SELECT DISTINCT state FROM pgbeat.jobs") == [("completed",)]
+
+
+def test_a_unique_body_waits_for_no_open_transaction(site: Site) -> None:
+    """The chord's last member sends it, while an application that has its key goes on."""
+    site.start("-P", "prefork", "-c", "1")
+    engine = create_engine(postgres_url(site.database), poolclass=NullPool)
+    with engine.connect() as connection, connection.begin():
+        with pgbeat.in_transaction(connection, site.client):
+            site.task("unique", 1).delay()
+        body = site.task("unique", 1).set(immutable=True)
+        assert chord([site.task("joined", [])], body).delay().get(timeout=30) == 1
 
 
 @pytest.mark.slow

@@ -130,6 +130,14 @@ def test_a_class_attribute_is_a_policy(app: Celery, sql: Sql) -> None:
     assert jobs_of(sql, "tags") == [(["base"],)]
 
 
+def waits_briefly(app: Celery) -> None:
+    """Limits how long what the app publishes waits for a lock."""
+    app.tasks["other"].delay()
+    with app.connection_for_write() as connection:
+        working = connection.default_channel.broker
+        working.do(lambda raw: raw.execute(text("SET lock_timeout = '200ms'")))
+
+
 class TestUniqueTasks:
     """One unfinished job with the same task and arguments."""
 
@@ -168,6 +176,25 @@ class TestUniqueTasks:
         assert [bool(key) for key in keys] == [True] + [False] * (len(keys) - 1)
         assert len(payloads(sql)) == len(keys)
 
+    @pytest.mark.parametrize("way", ["id", "chain"])
+    def test_a_canvas_waits_for_no_key(
+        self, app: Celery, sql: Sql, engine: Engine, way: str
+    ) -> None:
+        """An open transaction that takes it has it, whatever becomes of that."""
+        unique, other = app.tasks["plain.unique"], app.tasks["other"]
+        waits_briefly(app)
+        with Session(engine) as session:
+            with pgbeat.in_transaction(session, app):
+                first = unique.delay(1)
+            if way == "id":
+                own = unique.apply_async((1,), task_id=str(uuid4()))
+            else:
+                own = chain(unique.si(1), other.si()).apply_async().parent
+            keyless = "SELECT id::text FROM pgbeat.jobs WHERE unique_key IS NULL AND task = %s"
+            assert sql(keyless, "plain.unique") == [(own.id,)]
+            session.commit()
+        assert unique.delay(1).id == first.id
+
     def test_the_same_id_twice_is_one_job(self, app: Celery, sql: Sql) -> None:
         """As a link that a redelivered task publishes again; also once the first has ended."""
         own_id = str(uuid4())
@@ -181,10 +208,7 @@ class TestUniqueTasks:
 
     def test_an_open_transaction_of_the_same_thread(self, app: Celery, engine: Engine) -> None:
         """The thread doesn't wait for itself, and goes on publishing."""
-        app.tasks["other"].delay()
-        with app.connection_for_write() as connection:
-            working = connection.default_channel.broker
-            working.do(lambda raw: raw.execute(text("SET lock_timeout = '200ms'")))
+        waits_briefly(app)
         with Session(engine) as session:
             with pgbeat.in_transaction(session, app):
                 first = app.tasks["plain.unique"].delay(1)

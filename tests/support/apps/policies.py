@@ -126,6 +126,12 @@ def fails() -> None:
     raise ValueError("it fails")
 
 
+@app.task(name="policies.unique", pgbeat={"unique": True})
+def unique(number: int) -> int:
+    """Returns the number."""
+    return number
+
+
 @app.task(name="policies.joined")
 def joined(parts: list[str]) -> list[str]:
     """Is the body of a chord, or what follows in a chain."""

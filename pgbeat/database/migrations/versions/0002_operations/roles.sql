@@ -111,9 +111,16 @@ BEGIN
 END
 $$;
 
+-- Locks a unique key as `lock_key` does, but waits for nobody. Returns whether it is locked; NULL for no key.
+CREATE FUNCTION pgbeat.try_lock_key(namespace text, task text, key text) RETURNS boolean
+LANGUAGE sql AS $$
+    SELECT pg_try_advisory_xact_lock(hashtextextended(namespace || '/' || task || '/' || key, 1050))
+$$;
+
 -- As before, and for roles without rights on the table: then the job is written by its owner, but
 -- its message with the caller's own rights, since the caller's search path leads to the broker's tables.
--- Beat is notified of a batch's member, too.
+-- Beat is notified of a batch's member, too. One that is awaited waits for no transaction that takes its
+-- key: the key counts as taken.
 CREATE OR REPLACE FUNCTION pgbeat.write_job(
     fields json, taken_for interval DEFAULT NULL, payload text DEFAULT NULL,
     message_queue text DEFAULT NULL, message_priority smallint DEFAULT NULL,
@@ -163,6 +170,9 @@ BEGIN
         IF NOT FOUND THEN
             RETURN;
         END IF;
+    END IF;
+    IF is_awaited AND NOT pgbeat.try_lock_key(job.namespace, job.task, job.unique_key) THEN
+        job.unique_key := NULL;  -- another transaction is taking it
     END IF;
     IF job.unique_key IS NOT NULL THEN
         id := pgbeat.take_key(job.namespace, job.task, job.unique_key, taken_for);
