@@ -98,13 +98,16 @@ class MissingMessages:
     ) -> Lanes:
         """Gives up jobs whose worker accepted them and died before it recorded that they began.
 
-        Those whose tasks have succeeded all the same are completed.
+        Those whose tasks have succeeded all the same are completed, though their worker may live:
+        Celery doesn't run again what has succeeded (`worker_deduplicate_successful_tasks`), and
+        gives no signal.
         """
         values = {"namespace": self._namespace, "dead": list(dead), "ends": _ENDS, **page._asdict()}
         rows = connection.execute(_ACCEPTED, values).all()
-        if len(rows) == _ENDS:
+        workers_gone = {str(row.id): row.name for row in rows if row.is_gone}
+        if len(workers_gone) == _ENDS:
             self._ends_after = page.after  # there may be more
-        accepted_by = {str(job): worker for job, worker in rows}
+        accepted_by = {str(row.id): row.name for row in rows}
         done = answers.succeeded(connection, publisher, list(accepted_by))
         completed = [
             ExecutionRecord(
@@ -113,7 +116,7 @@ class MissingMessages:
                 True,
                 state="completed",
                 job_state="completed",
-                worker=accepted_by.pop(job),
+                worker=accepted_by[job],
                 began=seconds,
                 ended=seconds,
             )
@@ -124,7 +127,8 @@ class MissingMessages:
             job: f"lost: the worker {worker} accepted it, and is gone without having begun it"
             if worker
             else "lost: the worker that accepted it is gone without having begun it"
-            for job, worker in accepted_by.items()
+            for job, worker in workers_gone.items()
+            if job not in done
         }
         return lanes | _end(connection, publisher, errors, is_loss=True)
 

@@ -8,28 +8,31 @@ SELECT d.job_id, d.reason FROM kombu_message_dead d JOIN pgbeat.unfinished_jobs 
    AND NOT EXISTS (SELECT FROM kombu_message m WHERE m.job_id = d.job_id)
  LIMIT 500
 
--- Accepted by a worker that is dead or has left. A worker that is not registered yet, or has lost
--- its session, lives as long as its consumer. If a worker records nothing, its jobs are never given
--- up: they may have run.
+-- Accepted, and not recorded as begun. `is_gone`: by a worker that is dead or has left. A worker that is
+-- not registered yet, or has lost its session, lives as long as its consumer. If a worker records
+-- nothing, its jobs are never given up: they may have run. OFFSET 0 as below.
 -- name: accepted
 WITH accepted AS MATERIALIZED (
-    SELECT a.id, a.job_id, a.consumer_id, a.ended_at, w.name
+    SELECT a.id, a.job_id, a.consumer_id, a.ended_at, w.name,
+           w.id IS NULL OR w.id = ANY (CAST(:dead AS integer[])) AS has_left
       FROM pgbeat.message_ends a LEFT JOIN pgbeat.workers w ON w.id = a.worker_id
      WHERE a.id > :after AND a.id <= :last
        AND a.how = 'accepted' AND a.worker_id IS NOT NULL
-       AND a.ended_at < now() - interval '10 seconds'
-       AND (w.id IS NULL OR w.id = ANY (CAST(:dead AS integer[])))),
+       AND a.ended_at < now() - interval '10 seconds'),
 living AS MATERIALIZED (
-    SELECT id FROM pgbeat.consumers WHERE EXISTS (SELECT FROM accepted)
-    EXCEPT SELECT pgbeat.dead_consumers() WHERE EXISTS (SELECT FROM accepted))
-SELECT j.id, a.name FROM accepted a JOIN pgbeat.unfinished_jobs j ON j.id = a.job_id
+    SELECT id FROM pgbeat.consumers WHERE EXISTS (SELECT FROM accepted WHERE has_left)
+    EXCEPT SELECT pgbeat.dead_consumers() WHERE EXISTS (SELECT FROM accepted WHERE has_left))
+SELECT j.id, a.name, a.has_left
+       AND NOT EXISTS (SELECT FROM living l WHERE l.id = a.consumer_id) AS is_gone
+  FROM accepted a CROSS JOIN LATERAL (
+       SELECT id, namespace, state, dispatched_at FROM pgbeat.unfinished_jobs
+        WHERE id = a.job_id OFFSET 0) AS j
  WHERE j.namespace = :namespace AND j.state IN ('pending', 'scheduled')
    AND j.dispatched_at <= a.ended_at
    AND NOT EXISTS (SELECT FROM pgbeat.message_ends n
-                    WHERE n.job_id = a.job_id AND n.id > a.id)
-   AND NOT EXISTS (SELECT FROM living l WHERE l.id = a.consumer_id)
-   AND NOT EXISTS (SELECT FROM kombu_message m WHERE m.job_id = j.id)
- LIMIT :ends
+                    WHERE n.job_id = a.job_id AND n.id > a.id OFFSET 0)
+   AND NOT EXISTS (SELECT FROM kombu_message m WHERE m.job_id = j.id OFFSET 0)
+ ORDER BY is_gone DESC LIMIT :ends
 
 -- Messages from before the app moved to this broker are still in the other one. OFFSET 0 makes
 -- Postgres look suspects up by id.

@@ -1,5 +1,7 @@
 """A job that a worker accepted is given up only when that worker is dead."""
 
+from typing import Any
+
 import psycopg
 import pytest
 
@@ -120,6 +122,27 @@ def test_a_lost_execution_of_a_job_that_another_worker_has_accepted(
     assert fake_workers.state(job_id) == "running"
 
 
+def test_a_success_that_celery_does_not_run_again(fake_workers: FakeWorkers) -> None:
+    """Its message was delivered again, and dropped without a signal, by a worker that lives."""
+    fake_workers.app.conf.result_backend = "pgbeat://"
+    fake_workers.worker(1, missing=60)
+    fake_workers.worker(2, lives=True)
+    begun, unrecorded, other = (fake_workers.job() for _ in range(3))
+    fake_workers.run(begun, 1, began=120.0, acks=False, acks_late=True)
+    for job_id in (begun, unrecorded, other):
+        fake_workers.accept(job_id, 2)
+    for job_id in (begun, unrecorded):
+        fake_workers.app.backend.mark_as_done(job_id, 7)
+    fake_workers.rescue()
+    completed = ("completed", False, None)
+    assert fake_workers.now(begun) == (
+        "completed",
+        [completed, ("failed", True, "lost: the worker w1 died")],
+    )
+    assert fake_workers.now(unrecorded) == ("completed", [completed])
+    assert fake_workers.now(other) == ("pending", [])
+
+
 def test_a_lost_execution_is_logged_with_what_becomes_of_it(
     fake_workers: FakeWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,6 +188,28 @@ def test_a_task_that_holds_the_interpreter_is_not_given_up(tracked_workers: Trac
     assert journal(tracked_workers) == ["begin", "end", "begin", "end"]
     assert [each.job.state for each in seen] == ["completed", "completed"]
     assert [len(each.runs) for each in seen] == [1, 1]
+
+
+@pytest.mark.slow
+def test_a_worker_killed_between_the_result_and_the_acknowledgement(
+    tracked_workers: TrackedWorkers,
+) -> None:
+    """Celery lets no other worker run the task again, which has succeeded: the job completes."""
+    settings = {
+        "task_acks_late": True,
+        "worker_deduplicate_successful_tasks": True,
+        "result_backend": "pgbeat://",
+    }
+    job_id = tracked_workers.one("store_and_die")
+    options: dict[str, Any] = {"app": "tests.support.apps.killed", "settings": settings}
+    first = tracked_workers.begin("-P", "solo", **options)
+    until(lambda: first.poll() is not None, 60)
+    other = tracked_workers.start("-P", "solo", **options)
+    other.says("Task already completed successfully", 60)
+    [seen] = tracked_workers.ended(job_id, seconds=30)
+    assert seen.job.state == "completed"
+    assert journal(tracked_workers) == ["ran"]
+    assert other.poll() is None
 
 
 @pytest.mark.slow
