@@ -85,23 +85,27 @@ def is_of_rows(error: BaseException) -> bool:
     return isinstance(error, Exception) and not isinstance(error, others)
 
 
-def persist(call: Callable[[], T], say: Callable[[BaseException], object]) -> T:
+def persist(
+    call: Callable[[], T],
+    say: Callable[[BaseException], object],
+    passes: Callable[[Exception], bool] = is_passing,
+) -> T:
     """Calls a function again for some time if the server can't do it now, or is lost.
 
     `say` is called once with the error, if the second attempt fails like the first: that comes at
-    once, as after an idle connection was lost.
+    once, as after an idle connection was lost. `passes` says which errors allow another attempt.
     """
     try:
         return call()
     except Exception as error:
-        if not is_passing(error):
+        if not passes(error):
             raise
     give_up_at, pause = time.monotonic() + _PATIENCE, 0.0
     while True:
         try:
             return call()
         except Exception as error:
-            if not is_passing(error) or time.monotonic() >= give_up_at:
+            if not passes(error) or time.monotonic() >= give_up_at:
                 raise
             if not pause:
                 say(error)

@@ -24,6 +24,7 @@ from pgbeat.database import connections
 from pgbeat.errors import ConfigError
 from pgbeat.results import statements
 from pgbeat.results.rows import Encoded, bytea, encoded, text
+from pgbeat.results.store import is_temporary
 from pgbeat.results.values import decompressed
 
 if TYPE_CHECKING:
@@ -143,8 +144,8 @@ def _end(backend: "ResultBackend", connection: Connection, group_id: str, chord:
             with connections.savepoint(connection):
                 body.delay(values)
         except Exception as error:
-            if connections.is_lost(error):
-                raise
+            if is_temporary(error):
+                raise  # the transaction is repeated
             _fail(backend, connection, group_id, body, _caused("Callback error: %r", error))
 
 

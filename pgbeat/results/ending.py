@@ -24,12 +24,11 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker import message_ends
 from pgbeat.broker.transport.held_messages import HeldMessages
-from pgbeat.database import connections, server_errors
-from pgbeat.database.locks import batches
+from pgbeat.database import connections
 from pgbeat.database.prepared import Parameter, array
 from pgbeat.errors import CannotFinish
 from pgbeat.results import chords, errbacks, statements
-from pgbeat.results.store import Joined
+from pgbeat.results.store import Joined, is_temporary
 
 if TYPE_CHECKING:
     from pgbeat.results.backend import ResultBackend
@@ -282,7 +281,7 @@ class TaskEnding:
                 self._lose(lost)
                 return True
             except (DBAPIError, psycopg.Error) as refused:
-                if not _passes(refused):
+                if not is_temporary(refused):
                     raise
             else:
                 return True
@@ -319,7 +318,7 @@ class TaskEnding:
                 self._publish(mark, block)
 
         if self._own is None:
-            self._backend.store.atomically(end)
+            self._backend.store.atomically(end, runs_again=True)
         else:
             work = self._own
             with self._backend.store.transaction(work.connection(), work.commit) as working:
@@ -373,17 +372,13 @@ def _ignores_result(task: Any, request: Any) -> bool:
     return bool(task.ignore_result if asked is None else asked)
 
 
-def _passes(error: DBAPIError | psycopg.Error) -> bool:
-    return server_errors.is_passing(error) or batches.is_locked(error)
-
-
 @contextmanager
 def running_again() -> Iterator[None]:
     """Makes a task run again if the database could not commit for a reason that passes."""
     try:
         yield
     except (DBAPIError, psycopg.Error) as error:
-        if not _passes(error):
+        if not is_temporary(error):
             raise
         reason = connections.first_line(error)
         logger.warning("A task runs again, since the database could not commit: %s", reason)

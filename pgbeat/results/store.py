@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL
 
 from pgbeat.config import place
 from pgbeat.database import connections, fence, forks, poolers, server_errors
+from pgbeat.database.locks import batches
 from pgbeat.database.migrations import migrate
 from pgbeat.database.prepared import (
     BorrowedConnection,
@@ -60,6 +61,11 @@ class Joined(Protocol):
 class _Borrowed(NamedTuple):
     connection: Connection
     prepared: BorrowedConnection
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Returns whether a transaction may succeed if it is repeated later."""
+    return server_errors.is_passing(error) or batches.is_locked(error)
 
 
 class Store:
@@ -203,27 +209,33 @@ class Store:
 
         if self.joined is not None:
             return self.joined.prepared.run(statement, *parameters)
-        return self._persist(run)
+        return self._persist(run, is_temporary)
 
-    def atomically(self, function: Callable[[Joined], Answer]) -> Answer:
+    def atomically(
+        self, function: Callable[[Joined], Answer], *, runs_again: bool = False
+    ) -> Answer:
         """Calls a function in a transaction: the one that this thread has joined, or its own.
 
-        It may be called again, if the connection is lost before the commit is known to have
-        succeeded.
+        It may be called again: if the connection is lost before the commit is known to have
+        succeeded, and for other transactions' locks, unless the caller `runs_again` by itself.
         """
 
         def call() -> Answer:
             with self.transaction() as working:
                 return function(working)
 
-        return function(self.joined) if self.joined is not None else self._persist(call)
+        if self.joined is not None:
+            return function(self.joined)
+        return self._persist(call, server_errors.is_passing if runs_again else is_temporary)
 
-    def _persist(self, call: Callable[[], Answer]) -> Answer:
-        return server_errors.persist(call, self._warn)
+    def _persist(
+        self, call: Callable[[], Answer], passes: Callable[[Exception], bool]
+    ) -> Answer:
+        return server_errors.persist(call, self._warn, passes)
 
     def _warn(self, error: BaseException) -> None:
         why = connections.first_line(error)
-        logger.warning("Can't reach the results in %s, trying again: %s", place(self.url), why)
+        logger.warning("Can't use the results in %s, trying again: %s", place(self.url), why)
 
     def disown(self) -> None:
         """Lets go of the parent's connection, which must not be ended by a child."""

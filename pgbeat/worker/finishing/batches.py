@@ -188,7 +188,7 @@ def _take(task: Any, ending: BatchEnding) -> list[_Other]:
         return own, others
 
     with running_again():
-        own, others = task.backend.store.atomically(take)
+        own, others = task.backend.store.atomically(take, runs_again=True)
     for run in (attempt, *(other.attempt for other in others)):
         run.is_known = True
     ending.begin(own, [other.attempt for other in others])

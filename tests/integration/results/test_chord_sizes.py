@@ -238,6 +238,27 @@ def test_a_size_and_the_last_part_at_once(backend: ResultBackend, database: str,
     assert bodies(sql) == [[0, 1]] * 30
 
 
+@pytest.mark.parametrize("code", ["53200", "57014", "40P01", "55P03"])
+def test_an_error_that_passes_as_the_body_is_sent(
+    backend: ResultBackend, sql: Sql, code: str
+) -> None:
+    """It fails no chord: the part is counted again, in another transaction."""
+    sql("CREATE SEQUENCE refused")
+    sql(
+        "CREATE FUNCTION refuse_one() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"IF nextval('refused') = 1 THEN RAISE EXCEPTION 'not now' USING ERRCODE = '{code}'; "
+        "END IF; RETURN NEW; END $$"
+    )
+    sql(
+        "CREATE TRIGGER refuse_one BEFORE INSERT ON kombu_message "
+        "FOR EACH ROW EXECUTE FUNCTION refuse_one()"
+    )
+    backend.set_chord_size("c1", 1)
+    return_part(backend, 0)
+    assert bodies(sql) == [[0]]
+    assert sql("SELECT last_value FROM refused") == [(2,)]
+
+
 def test_a_part_that_returns_again_while_its_chord_ends_leaves_nothing(
     backend: ResultBackend, database: str, sql: Sql
 ) -> None:

@@ -61,9 +61,9 @@ def _run(self: Store, statement: Statement, *parameters: Any) -> Any:
     return result
 
 
-def _atomically(self: Store, function: Callable[[Any], Any]) -> Any:
+def _atomically(self: Store, function: Callable[[Any], Any], **options: Any) -> Any:
     is_outermost = self.joined is None
-    answer = atomically(self, function)
+    answer = atomically(self, function, **options)
     if is_outermost:
         reached("after commit")
     return answer
