@@ -14,6 +14,7 @@ from pgbeat.broker.messages import REASON_HEADER
 from pgbeat.database import connections
 from pgbeat.results import chords, statements
 from pgbeat.results.rows import as_json, as_number
+from pgbeat.results.store import is_temporary
 
 if TYPE_CHECKING:
     from pgbeat.results.backend import ResultBackend
@@ -116,8 +117,8 @@ def _end(backend: "ResultBackend", connection: Connection, answer: Answer, is_ow
                 raise _NeedsWorker
         return True
     except Exception as error:
-        if connections.is_lost(error):
-            raise
+        if is_temporary(error):
+            raise  # the caller ends it later
         if not isinstance(error, _NeedsWorker):
             logger.exception("What waits for task %s can't learn that it ended", answer.task_id)
     if answer.is_stored:

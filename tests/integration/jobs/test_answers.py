@@ -283,6 +283,23 @@ def test_a_purge(app: Celery, job_control: JobControl, monkeypatch: pytest.Monke
         app.AsyncResult(summed.id).get(timeout=0.2)
 
 
+def test_a_chord_that_is_locked_ends_with_a_later_rescue(
+    app: Celery, database: str, sql: Sql, job_control: JobControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so does the job: its end would leave the chord without one."""
+    monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
+    summed, member = of_one(app)
+    with connections.transaction(job_control.connection):
+        discards.purge(job_control.connection, "celery")
+    with psycopg.connect(database) as held:
+        held.execute("SELECT FROM pgbeat.chords FOR UPDATE")
+        rescue.rescue(job_control.connection, job_control.publisher, job_control.settings)
+        assert jobs.get(job_control.connection, member.id).state == "pending"
+    rescue.rescue(job_control.connection, job_control.publisher, job_control.settings)
+    with pytest.raises(ChordError, match="was purged"):
+        app.AsyncResult(summed.id).get(timeout=0.2)
+
+
 def test_one_that_is_lost(app: Celery, sql: Sql, job_control: JobControl) -> None:
     """Its chord fails, and its errback is sent."""
     task, failed = app.tasks["answers.plain"], app.tasks["answers.failed"]
