@@ -358,13 +358,8 @@ class ResultBackend(ByKey, AsyncBackendMixin):  # type: ignore[misc,unused-ignor
 
     def add_to_chord(self, chord_id: str, result: Any) -> None:
         """Adds a part to a chord that has begun."""
-        # Not `run`, which may repeat it: that would be another part.
-        with self.store.work() as working:
-            working.prepared.run(
-                statements.ADD_TO_CHORD,
-                self.key(chord_id).encode(),
-                as_number(self.chord_lifetime or None),
-            )
+        lifetime = as_number(self.chord_lifetime or None)
+        self.store.run_once(statements.ADD_TO_CHORD, self.key(chord_id).encode(), lifetime)
 
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
         """Returns a member's part; the last one ends the chord."""

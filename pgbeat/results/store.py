@@ -5,7 +5,8 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from psycopg.pq import TransactionStatus
@@ -15,7 +16,7 @@ from sqlalchemy.engine import URL
 
 from pgbeat.config import place
 from pgbeat.database import connections, fence, forks, poolers, server_errors
-from pgbeat.database.locks import batches
+from pgbeat.database.locks import batches, lock_waits
 from pgbeat.database.migrations import migrate
 from pgbeat.database.prepared import (
     BorrowedConnection,
@@ -32,6 +33,9 @@ logger = logging.getLogger("pgbeat.results")
 
 Answer = TypeVar("Answer")
 
+#: Connections of threads that wait for a lock; other threads wait for one of these.
+_MOST_APART = 8
+
 
 class StoreConnection(NamedTuple):
     """The connection, for SQLAlchemy and without it."""
@@ -40,6 +44,8 @@ class StoreConnection(NamedTuple):
     prepared: PreparedConnection
     #: Whether the session is this connection's alone, so that it can listen.
     listens: bool
+    #: Whether it waits for locks only briefly, since several threads use it.
+    is_brief: bool = False
 
     def is_active(self) -> bool:
         """Returns whether a statement was sent whose result has not been read."""
@@ -57,10 +63,21 @@ class Joined(Protocol):
     def prepared(self) -> StatementRunner:
         """The connection without it."""
 
+    @property
+    def is_brief(self) -> bool:
+        """Whether it waits for locks only briefly, since several threads use it."""
+
 
 class _Borrowed(NamedTuple):
     connection: Connection
     prepared: BorrowedConnection
+    is_brief: bool = False
+
+
+def wait_at_most(working: Joined, seconds: float) -> None:
+    """Limits the waits for locks in the open transaction, unless they are brief anyway."""
+    if not working.is_brief:
+        lock_waits.limit_waiting(working.connection, seconds)
 
 
 def is_temporary(error: BaseException) -> bool:
@@ -69,7 +86,11 @@ def is_temporary(error: BaseException) -> bool:
 
 
 class Store:
-    """The results in one database as this process reaches them. For any number of threads."""
+    """The results in one database as this process reaches them. For any number of threads.
+
+    They share one connection. If there are several, its waits for locks are brief: a thread that
+    an application's transaction keeps waiting gets a connection of its own.
+    """
 
     def __init__(self, url: URL, connect_args: Mapping[str, Any]) -> None:
         self.url, self._connect_args = url, connect_args
@@ -78,7 +99,11 @@ class Store:
         #: What this process waits for (`waiting.Waits`), once it does.
         self.waits: Waits | None = None
         self._working: StoreConnection | None = None
-        #: Has in `joined` the connection whose transaction the thread's statements join.
+        #: Whether other threads use it than the one in which prefork and solo run their tasks.
+        self._is_shared = False
+        self._apart = threading.BoundedSemaphore(_MOST_APART)
+        #: Has in `joined` the connection whose transaction the thread's statements join, and in
+        #: `own` the connection of a thread that waits.
         self._local = threading.local()
         name = f"pgbeat results {socket.gethostname()}:{os.getpid()}"
         arguments = {"prepare_threshold": None, **connect_args}
@@ -97,6 +122,7 @@ class Store:
             if self._working is None:
                 self._working = self._connect()
             try:
+                self._working = self._limited(self._working)
                 yield self._working
             except BaseException as error:
                 # An interruption, such as a time limit, leaves it in the midst of something.
@@ -105,6 +131,16 @@ class Store:
                     self._drop()
                 raise
             self._hear(self._working)
+
+    def _limited(self, working: StoreConnection) -> StoreConnection:
+        """Makes its waits for locks brief if several threads use the connection."""
+        if threading.current_thread() is not threading.main_thread():
+            self._is_shared = True
+        if not self._is_shared or working.is_brief:
+            return working
+        wait = f"{int(lock_waits.PATIENCE * 1000)}ms"
+        connections.configure(working.connection, {"lock_timeout": wait})
+        return working._replace(is_brief=True)
 
     def _is_broken(self, checked: bool) -> bool:
         working = self._working
@@ -174,7 +210,7 @@ class Store:
             if theirs is not None:
                 working: Joined = _Borrowed(theirs, BorrowedConnection(connections.driver(theirs)))
             else:
-                working = stack.enter_context(self.work())
+                working = stack.enter_context(self._session())
                 stack.enter_context(connections.transaction(working.connection))
             self._local.joined, self._local.committed = working, committed
             try:
@@ -204,12 +240,21 @@ class Store:
 
         def run() -> PGresult:
             # A connection that was lost while it was idle shows it now.
-            with self.work(checked=False) as working:
+            with self._session(checked=False) as working:
                 return working.prepared.run(statement, *parameters)
 
         if self.joined is not None:
             return self.joined.prepared.run(statement, *parameters)
         return self._persist(run, is_temporary)
+
+    def run_once(self, statement: Statement, *parameters: Parameter) -> PGresult:
+        """Executes a statement that must not be executed again if its answer is lost."""
+
+        def run() -> PGresult:
+            with self._session() as working:
+                return working.prepared.run(statement, *parameters)
+
+        return self._persist(run, batches.is_locked)
 
     def atomically(
         self, function: Callable[[Joined], Answer], *, runs_again: bool = False
@@ -228,10 +273,35 @@ class Store:
             return function(self.joined)
         return self._persist(call, server_errors.is_passing if runs_again else is_temporary)
 
-    def _persist(
-        self, call: Callable[[], Answer], passes: Callable[[Exception], bool]
-    ) -> Answer:
-        return server_errors.persist(call, self._warn, passes)
+    def _persist(self, call: Callable[[], Answer], passes: Callable[[Exception], bool]) -> Answer:
+        def passes_here(error: Exception) -> bool:
+            return passes(error) and not self._is_held_up(error)
+
+        try:
+            return server_errors.persist(call, self._warn, passes_here)
+        except Exception as error:
+            if not self._is_held_up(error):
+                raise
+        return server_errors.persist(partial(self._call_apart, call), self._warn, passes)
+
+    def _is_held_up(self, error: Exception) -> bool:
+        return self._is_shared and lock_waits.is_lock_timeout(error)
+
+    def _call_apart(self, call: Callable[[], Answer]) -> Answer:
+        """Calls a function that waits for a lock, on a connection that no other thread needs."""
+        with self._apart:
+            own = self._connect()
+            self._local.own = own
+            try:
+                return call()
+            finally:
+                self._local.own = None
+                connections.close(own.connection)
+
+    def _session(self, *, checked: bool = True) -> AbstractContextManager[StoreConnection]:
+        """Returns a block with the connection, or the thread's own while it waits for a lock."""
+        own: StoreConnection | None = getattr(self._local, "own", None)
+        return self.work(checked=checked) if own is None else nullcontext(own)
 
     def _warn(self, error: BaseException) -> None:
         why = connections.first_line(error)

@@ -15,6 +15,7 @@ from celery.backends.asynchronous import BaseResultConsumer
 
 from pgbeat.database import connections
 from pgbeat.database.channels import RESULTS
+from pgbeat.database.locks import batches
 from pgbeat.database.watched import readable
 from pgbeat.results import statements
 from pgbeat.results.rows import StoredResult, as_json, stored_results
@@ -26,6 +27,10 @@ _SOONEST, _LATEST = 0.05, 0.5
 #: Seconds between two attempts to reach the server while it is gone.
 _PAUSE = 0.2
 _READY = as_json(sorted(states.READY_STATES))
+
+
+def _passes(error: BaseException) -> bool:
+    return connections.is_lost(error) or batches.is_locked(error)
 
 
 class Awaiter:
@@ -116,7 +121,7 @@ class Waits:
             if self._heard:
                 self._read()
         except Exception as error:
-            if not connections.is_lost(error):
+            if not _passes(error):
                 raise
             time.sleep(min(seconds, _PAUSE))
 
@@ -241,7 +246,7 @@ class ResultConsumer(BaseResultConsumer, Awaiter):
         try:
             self.backend.waits.look(tasks)
         except Exception as error:
-            if not connections.is_lost(error):
+            if not _passes(error):
                 raise
         self._handle()
 

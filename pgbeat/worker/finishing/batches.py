@@ -17,7 +17,6 @@ from celery.app.trace import trace_task
 from celery.exceptions import Retry
 
 from pgbeat.broker.publishing import payloads
-from pgbeat.database.locks import lock_waits
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.checks.task_checks import refuse_coroutine
 from pgbeat.jobs.flow import batch_members, lifecycle
@@ -26,7 +25,7 @@ from pgbeat.jobs.policy.batches import size_of
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running.task_exceptions import Cancelled, Failed
 from pgbeat.results.ending import ending_of, running_again
-from pgbeat.results.store import Joined
+from pgbeat.results.store import Joined, wait_at_most
 from pgbeat.worker.finishing.batch_ends import BATCH_RUN, BatchEnding, BatchRun
 from pgbeat.worker.recording import execution_batches, process_recorder
 from pgbeat.worker.recording.attempts import Attempt
@@ -174,7 +173,7 @@ def _take(task: Any, ending: BatchEnding) -> list[_Other]:
         return []
 
     def take(working: Joined) -> tuple[Job | None, list[_Other]]:
-        lock_waits.limit_waiting(working.connection, _LOCK_PATIENCE)
+        wait_at_most(working, _LOCK_PATIENCE)
         # It may be what killed the process.
         most = 1 if task.request.get("x-delivery-count") else size_of(task)
         own, jobs = batch_members.take(working.connection, attempt.job_id, most=most)

@@ -14,7 +14,6 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.broker.messages import JOB_HEADER, consumer_of
 from pgbeat.broker.publishing.transaction import require_broker
 from pgbeat.config import Settings, broker_database, delays_in_table, same_database
-from pgbeat.database.locks import lock_waits
 from pgbeat.errors import CannotFinish, ConfigError, PgbeatError
 from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.lanes.model import Room
@@ -23,7 +22,7 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.states import endings
 from pgbeat.results.backend import ResultBackend
 from pgbeat.results.ending import Claim, ClaimLost, TaskEnding, ending_of
-from pgbeat.results.store import Joined
+from pgbeat.results.store import Joined, wait_at_most
 from pgbeat.worker.finishing import attempt_ends
 from pgbeat.worker.finishing.batch_ends import BATCH_RUN, BatchEnding, BatchRun, MemberEnding
 from pgbeat.worker.recording import execution_batches, process_recorder
@@ -205,7 +204,7 @@ class RecordedEnd:
         recorder = process_recorder.get()
         if recorder is None:
             return
-        lock_waits.limit_waiting(working.connection, _LOCK_PATIENCE)
+        wait_at_most(working, _LOCK_PATIENCE)
         batch = [self.attempt, *self.others]
         ended, unmoved = execution_batches.write(
             working.connection, working.prepared, batch, recorder.worker_id
@@ -221,7 +220,7 @@ class RecordedEnd:
 
     def lock(self, working: Joined) -> None:
         """Locks the jobs, for a caller that acknowledges the message before it writes them."""
-        lock_waits.limit_waiting(working.connection, _LOCK_PATIENCE)
+        wait_at_most(working, _LOCK_PATIENCE)
         jobs.lock(working.connection, [run.job_id for run in (self.attempt, *self.others)])
 
     def committed(self) -> None:
