@@ -13,7 +13,6 @@ checkpoint raises `Cancelled`, which `_end` records. Either way the recorder wri
 import logging
 import os
 import random
-import re
 import time
 from collections.abc import Mapping
 from threading import get_ident
@@ -41,6 +40,7 @@ from pgbeat.worker.finishing import attempt_ends
 from pgbeat.worker.recording import attempts, process_recorder, shared_notes
 from pgbeat.worker.recording.attempts import Attempt, Memory
 from pgbeat.worker.recording.heartbeat import Heartbeat
+from pgbeat.worker.recording.plain_tasks import is_trackable, may_have_job
 from pgbeat.worker.recording.recorder import Recorder
 from pgbeat.worker.recording.stacks import StackWatch
 from pgbeat.worker.reporting import ATTEMPT
@@ -55,7 +55,6 @@ logger = logging.getLogger("celery.worker.pgbeat")
 
 #: Seconds for an ending process to write what is left to record.
 _CHILD_PATIENCE, _MAIN_PATIENCE = 3.0, 5.0
-_UUID = re.compile("[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
 #: Tasks of Celery and pgbeat.
 _INTERNAL = ("celery.", "pgbeat.")
 #: Pools with one process a task, and with one task a thread.
@@ -183,7 +182,7 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     if tracked is None:
         return
     is_job = getattr(request, JOB_HEADER, None)
-    if not is_job and not (tracked.all and _is_trackable(task_id, task, request)):
+    if not is_job and not (tracked.all and is_trackable(task_id, task, request)):
         return
     if request.is_eager:
         return
@@ -215,13 +214,6 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     recorder = process_recorder.get()
     if recorder is not None and not is_batch(task):  # which writes all its members together
         recorder.record(attempt)
-
-
-def _is_trackable(task_id: str, task: Any, request: Any) -> bool:
-    """Returns whether a task that was published without a job may get one."""
-    if request.is_eager or task.name.startswith("pgbeat."):
-        return False
-    return _UUID.fullmatch(str(task_id)) is not None
 
 
 def _makes(tracked: TrackedWorker, task: Any, request: Any, place: Place) -> Mapping[str, Any]:
@@ -331,9 +323,12 @@ def _count_untracked(request: Any, **kwargs: Any) -> None:
 def _revoke(
     request: Any, sender: Any, terminated: bool = False, expired: bool = False, **kwargs: Any
 ) -> None:
-    """Reports the end of a job that was dropped before it began, or terminated."""
+    """Reports the end of a job that was dropped before it began, or terminated.
+
+    A task that was published without a job has one if it waits for its retry.
+    """
     is_job = bool(getattr(request, JOB_HEADER, None))
-    if _tracked is None or not (is_job or (_tracked.all and terminated)):
+    if _tracked is None or not (is_job or (_tracked.all and may_have_job(request.id))):
         return
     reason = "terminated" if terminated else "expired" if expired else "revoked"
     _report(str(request.id), "cancelled", reason, began=terminated)
