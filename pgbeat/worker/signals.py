@@ -14,7 +14,6 @@ import logging
 import os
 import random
 import time
-from collections.abc import Mapping
 from threading import get_ident
 from typing import Any, Literal
 
@@ -27,8 +26,6 @@ from pgbeat.broker import message_ends
 from pgbeat.broker.messages import AWAITED_HEADER, JOB_HEADER, consumer_of, runs_again
 from pgbeat.config import Settings, direct_url
 from pgbeat.errors import ConfigError
-from pgbeat.jobs.messages import canvas
-from pgbeat.jobs.messages.canvas import NOWHERE, Place
 from pgbeat.jobs.policy import pinned_queues
 from pgbeat.jobs.policy.batches import is_batch
 from pgbeat.jobs.running.job_reports import JobReport
@@ -40,7 +37,7 @@ from pgbeat.worker.finishing import attempt_ends
 from pgbeat.worker.recording import attempts, process_recorder, shared_notes
 from pgbeat.worker.recording.attempts import Attempt, Memory
 from pgbeat.worker.recording.heartbeat import Heartbeat
-from pgbeat.worker.recording.plain_tasks import is_trackable, may_have_job
+from pgbeat.worker.recording.plain_tasks import is_trackable, job_maker, may_have_job
 from pgbeat.worker.recording.recorder import Recorder
 from pgbeat.worker.recording.stacks import StackWatch
 from pgbeat.worker.reporting import ATTEMPT
@@ -204,8 +201,7 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
         attempt.consumer = consumer_of(request)
     if not is_job:
         attempt.is_repeated = runs_again(request)
-        place = canvas.of_request(request)
-        attempt.makes = lambda: _makes(tracked, task, request, place)
+        attempt.makes = job_maker(tracked.settings.namespace, task, request)
     attempt.memory = tracked.memory
     attempt.awaited = getattr(request, AWAITED_HEADER, None)
     tracked.stacks.begin(attempt, task, request)
@@ -214,20 +210,6 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     recorder = process_recorder.get()
     if recorder is not None and not is_batch(task):  # which writes all its members together
         recorder.record(attempt)
-
-
-def _makes(tracked: TrackedWorker, task: Any, request: Any, place: Place) -> Mapping[str, Any]:
-    """Returns the columns of a new job for such a task."""
-    return {
-        "job_source": "system",
-        "is_system_job": True,
-        "namespace": tracked.settings.namespace,
-        "task": task.name,
-        "queue": (request.delivery_info or {}).get("routing_key"),
-        "created_by": f"celery:{request.origin}" if request.origin else "celery",
-        **attempts.arguments(request.args or (), request.kwargs or {}),
-        **(place._asdict() if place is not NOWHERE else {}),
-    }
 
 
 def _fail(sender: Any, task_id: str, exception: Any, einfo: Any = None, **kwargs: Any) -> None:

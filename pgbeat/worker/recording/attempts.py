@@ -247,9 +247,12 @@ def as_json(value: Any) -> Any:
 
     Raises `TypeError` or `ValueError` for a value that is not JSON.
     """
-    document = json.dumps(value, allow_nan=False)
-    copied = json.loads(document)
-    return _escaped(copied) if _is_odd(document) else copied
+    return _loaded(json.dumps(value, allow_nan=False))
+
+
+def _loaded(document: str) -> Any:
+    value = json.loads(document)
+    return _escaped(value) if _is_odd(document) else value
 
 
 def _is_odd(document: str) -> bool:
@@ -267,15 +270,18 @@ def _escaped(value: Any) -> Any:
     return value
 
 
-def arguments(args: Any, kwargs: Any) -> dict[str, Any]:
-    """Returns a call's arguments, if they are JSON and not too long."""
+def call_text(args: Any, kwargs: Any) -> str | None:
+    """Returns a call's arguments as JSON; `None` if they are no JSON, or too long."""
     with suppress(TypeError, ValueError, RecursionError):
         document = json.dumps([list(args), dict(kwargs)], allow_nan=False)
         if len(document) <= ARGUMENTS:
-            if _is_odd(document):
-                args, kwargs = as_json([list(args), dict(kwargs)])
-            return {"args": args, "kwargs": kwargs}
-    return {}
+            return document
+    return None
+
+
+def arguments(call: str | None) -> dict[str, Any]:
+    """Returns the columns with such arguments, as the database accepts them."""
+    return {} if call is None else dict(zip(("args", "kwargs"), _loaded(call), strict=True))
 
 
 #: Megabytes by which a process may grow until its peak is reset.

@@ -5,6 +5,7 @@ import pytest
 from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.jobs.rescuing import missing_messages
 from pgbeat.jobs.rescuing.missing_messages import MissingMessages
+from tests.support.command_line import run_with
 from tests.support.processes import until
 from tests.support.recorded_workers import TrackedWorkers
 from tests.support.simulated_workers import FakeWorkers
@@ -63,3 +64,16 @@ def test_one_that_is_dropped_while_it_waits_for_its_retry(
     until(lambda: tracked_workers.states() == {"cancelled": 1}, 30)
     [seen] = tracked_workers.ended(str(sent.id))
     assert (seen.job.error, len(seen.runs)) == (how, 1)
+
+
+def test_one_that_changes_its_arguments(tracked_workers: TrackedWorkers) -> None:
+    """Its job has those that were sent, and so does a retry by hand."""
+    tracked_workers.start("-P", "solo", settings={"pgbeat_track": "all"})
+    orders = [{"id": number} for number in range(20)]
+    sent = [str(tracked_workers.app.send_task("tests.empty", (order,)).id) for order in orders]
+    until(lambda: tracked_workers.states() == {"failed": 20})
+    assert [tracked_workers.see(job_id).job.args for job_id in sent] == [[o] for o in orders]
+    again = run_with(tracked_workers.app, "jobs", "retry", sent[7], "--admin")
+    assert again.exit_code == 0, again.output
+    retries = "SELECT args FROM pgbeat.jobs WHERE retry_of = %s"
+    assert tracked_workers.sql(retries, sent[7]) == [([{"id": 7}],)]

@@ -35,6 +35,13 @@ def fail(which: int = 0, more: str = "") -> None:
     raise ValueError(("no such thing", "nul\0 here", "half \ud800 a character")[which] + more)
 
 
+@app.task(name="tests.empty", shared=False)
+def empty(order: dict[str, Any]) -> None:
+    """Takes all out of its argument, and fails."""
+    order.clear()
+    raise ValueError("no such thing")
+
+
 @app.task(name="tests.coroutine", shared=False)
 async def coroutine() -> None:
     """Would do something, if somebody awaited it."""
