@@ -2,8 +2,9 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
+from time import monotonic
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -41,34 +42,37 @@ def write(
     shape: Shape = dict,
 ) -> WrittenAttempts:
     """Writes attempts into the open transaction."""
+    # An attempt that ends from now on is written again: what is checked here is what is written.
+    drawn, drawn_at = [attempt.documents(worker_id, os.getpid()) for attempt in batch], monotonic()
+    ends = [(attempt, documents[-1][1]) for attempt, documents in zip(batch, drawn, strict=True)]
     claims = {
         attempt.job_id: attempt.consumer
-        for attempt in batch
-        if attempt.job_state == "failed" and attempt.consumer is not None
+        for attempt, end in ends
+        if end["job_state"] == "failed" and attempt.consumer is not None
     }
     # These ends don't count if a later execution has begun. A statement that waits for the job's
     # row would not see that one, since its snapshot is older, so they need the lock before. So do
     # those that end only if they were asked to, and those that may be written already, by a
     # transaction that is about to commit.
-    undecided = {attempt.job_id for attempt in batch if attempt.job_state in executions.UNDECIDED}
+    undecided = {a.job_id for a, end in ends if end["job_state"] in executions.UNDECIDED}
     doubtful = {
         attempt.job_id
-        for attempt in batch
+        for attempt, end in ends
         if (attempt.was_tried and not attempt.is_known)
-        or (attempt.is_known and attempt.job_state not in ("running", "completed"))
+        or (attempt.is_known and end["job_state"] not in ("running", "completed"))
     }
     asked = endings.lock_undecided(connection, undecided | doubtful | claims.keys())
     # A run that lost its claim does not fail its job: the message is delivered again.
     passed_on = messages.passed_on(connection, claims)
-    for attempt in batch:
-        if attempt.job_state == "failed" and attempt.job_id in passed_on:
-            attempt.job_state = "pending"
+    for attempt, end in ends:
+        if end["job_state"] == "failed" and attempt.job_id in passed_on:
+            attempt.job_state = end["job_state"] = "pending"
             undecided.add(attempt.job_id)
     # What fails has a result.
     unanswered = {job: job_result for job, job_result in asked.items() if str(job) in undecided}
     written = WrittenAttempts([], set())
-    for statement, documents in statements(batch, shape, worker_id, os.getpid()):
-        for job in _jobs(prepared.run(statement, documents), unanswered):
+    for statement, parameter in _statements(drawn, shape, monotonic() - drawn_at):
+        for job in _jobs(prepared.run(statement, parameter), unanswered):
             if isinstance(job, UUID):
                 written.unmoved.add(job)
             else:
@@ -76,22 +80,27 @@ def write(
     return written
 
 
-def statements(
-    batch: Sequence[Attempt], shape: Shape, worker_id: int, pid: int
+def _statements(
+    drawn: Iterable[Sequence[tuple[bool, Document]]], shape: Shape, seconds: float
 ) -> list[tuple[Statement, bytes]]:
-    """Returns the statements that write attempts, in order, each with its parameter.
+    """Returns the statements that write documents, in order, each with its parameter.
 
-    Executions that are known come before new ones, since they began before those.
+    Executions that are known come before new ones, since they began before those. `seconds` ago the
+    documents were made, whose times count back from now.
     """
     new: list[Document] = []
     known: list[Document] = []
     uncertain: list[Document] = []
-    for attempt in batch:
-        documents = attempt.documents(worker_id, pid)
+    for documents in drawn:
         for is_new, document in documents:
+            for time in _TIMES & document.keys():
+                document[time] += seconds
             part = known if not is_new else uncertain if len(documents) == 2 else new
             part.append(shape(document))
     return [*_split(True, uncertain), *_split(False, known), *_split(True, new)]
+
+
+_TIMES = frozenset(("began", "ended"))
 
 
 def _split(is_new: bool, documents: list[Document]) -> Iterator[tuple[Statement, bytes]]:

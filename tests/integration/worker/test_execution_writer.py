@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from pgbeat.database import connections
+from pgbeat.database.prepared import PreparedConnection
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.running.job_reports import JobReport
@@ -18,7 +19,7 @@ from pgbeat.jobs.running.task_exceptions import Snooze
 from pgbeat.storable import escaped
 from pgbeat.worker.finishing import attempt_ends
 from pgbeat.worker.finishing.endings import RecordedEnd
-from pgbeat.worker.recording import attempts, process_recorder
+from pgbeat.worker.recording import attempts, execution_batches, process_recorder
 from pgbeat.worker.recording.attempts import Attempt
 from pgbeat.worker.recording.recorder import Recorder
 from pgbeat.worker.recording.shared_notes import SharedNotes
@@ -26,6 +27,7 @@ from tests.support.processes import until
 from tests.support.refusals import refusing
 from tests.support.rows import make_lane, make_schedule
 from tests.support.simulated_workers import FakeWorkers
+from tests.support.threads import waiting
 
 
 @pytest.fixture
@@ -318,6 +320,37 @@ def test_a_run_that_fails_while_its_message_is_released_does_not_fail_its_job(
     other.commit()
     until(lambda: [state for state, *_ in fake_workers.of(attempt.job_id)] == ["failed"])
     assert fake_workers.state(attempt.job_id) == "pending"
+
+
+def test_an_end_that_comes_while_others_are_written_waits_for_the_next_write(
+    fake_workers: FakeWorkers, other: psycopg.Connection
+) -> None:
+    """Its message is another's by now, which this write has not looked at."""
+    locked, ends = (Attempt(fake_workers.job(), "w1", 0, True, None) for _ in range(2))
+    fake_workers.sql(
+        "UPDATE kombu_message SET visible = false, claimed_by = 8 WHERE job_id = %s", ends.job_id
+    )
+    ends.consumer = 7
+    with fake_workers.engine.connect() as own:
+        prepared = PreparedConnection(connections.driver(own))
+
+        def write(*batch: Attempt) -> None:
+            with connections.transaction(own):
+                execution_batches.write(own, prepared, batch, 1)
+            for attempt in batch:
+                attempt.is_known = True
+
+        write(locked, ends)
+        other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [locked.job_id])
+        locked.end("failed")
+        ends.progress = (1.0, 2.0, "half of it")
+        with waiting(fake_workers.sql, partial(write, locked, ends)):
+            ends.end("failed")
+            other.rollback()
+        assert fake_workers.state(locked.job_id) == "failed"
+        assert fake_workers.state(ends.job_id) == "running"
+        write(ends)
+    assert fake_workers.state(ends.job_id) == "pending"
 
 
 @pytest.mark.parametrize("sqlstate", ["53100", "57014", "58030", "XX000"])
