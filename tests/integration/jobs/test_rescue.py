@@ -186,6 +186,15 @@ def test_a_lost_job_is_tried_again_by_its_policy(fake_workers: FakeWorkers) -> N
     assert fake_workers.sql("SELECT count(*) FROM kombu_message WHERE job_id = %s", again) == [(1,)]
 
 
+def test_a_lost_job_that_delay_made_is_not_tried_again(fake_workers: FakeWorkers) -> None:
+    """Its worker may only be cut off, and would run, and retry, the same id."""
+    fake_workers.worker(1, missing=10)
+    job_id = fake_workers.job(max_attempts=2, keeps_id=True)
+    fake_workers.run(job_id, 1)
+    fake_workers.rescue()
+    assert (fake_workers.state(job_id), fake_workers.get(job_id).retried_by) == ("failed", None)
+
+
 def test_a_lost_job_that_was_to_be_cancelled_is(fake_workers: FakeWorkers) -> None:
     """And its message does not come again."""
     fake_workers.worker(1, missing=10)
