@@ -21,6 +21,7 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.web import create_app
 from pgbeat.web.backend import WebBackend
+from pgbeat.web.slow_clients import PunctualProtocol
 from tests.support.processes import until
 
 #: Seconds until what is awaited has to be there; the machine may be busy.
@@ -57,6 +58,8 @@ class Web:
         self.settings = Settings.load(celery.conf, environ={})
         self.app = _app(celery, self.settings, demo)
         self._clients: list[TestClient] = []
+        #: Those of the server that `served` runs.
+        self.connections: set[Any] = set()
 
     def client(self, token: str | None = None, **options: Any) -> TestClient:
         """Returns a client with that token, or none; `options` are those of `TestClient`."""
@@ -179,8 +182,11 @@ def served(web: Web) -> Iterator[str]:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen(1000)
-        config = uvicorn.Config(web.app, log_config=None, timeout_graceful_shutdown=1)
+        config = uvicorn.Config(
+            web.app, http=PunctualProtocol, log_config=None, timeout_graceful_shutdown=1
+        )
         server = uvicorn.Server(config)
+        web.connections = server.server_state.connections
         thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
         thread.start()
         try:

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pgbeat.web import slow_clients
 from pgbeat.web.api.jobs import events as api
 from pgbeat.web.watch import StreamWatcher
 from tests.support.command_line import Sql
@@ -305,8 +306,9 @@ def test_too_many_of_one_user_are_refused(
 
 
 def test_a_client_that_takes_nothing_is_let_go(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its stream would otherwise outlive its token."""
+    """Its stream would otherwise outlive its token, and its socket the stream."""
     monkeypatch.setattr(api, "STALLED", 0.5)
+    monkeypatch.setattr(slow_clients, "DEADLINE", 1.0)
     monkeypatch.setattr(api, "HEARTBEAT", 0.001)
     monkeypatch.setattr(api, "ALIVE", ": alive" + " " * 1_000_000 + "\n\n")
     with served(web) as url, socket.socket() as sock:
@@ -317,6 +319,7 @@ def test_a_client_that_takes_nothing_is_let_go(web: Web, monkeypatch: pytest.Mon
         sock.sendall(f"{asked}\r\n\r\n".encode())
         until(lambda: watch(web).count == 1, PATIENCE, "the stream is open")
         until(lambda: watch(web).count == 0, PATIENCE, "the stream is closed")
+        until(lambda: not web.connections, PATIENCE, "so is the connection")
 
 
 def test_too_many_are_refused(web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
