@@ -1,6 +1,7 @@
 """Verifies JWTs of the team's own issuer, by the settings `web_jwt_*` (RFC 7519, RFC 8725)."""
 
 import logging
+import threading
 import time
 from typing import Any
 
@@ -17,6 +18,10 @@ logger = logging.getLogger("pgbeat.web")
 _LEEWAY = 10
 #: Seconds that the issuer has to respond, and that its keys are cached.
 _TIMEOUT, _LIFESPAN = 5.0, 300.0
+#: Seconds after a failure until the issuer is asked again, and how many requests may wait for its
+#: keys: each takes one of 40 threads, which serve all other requests, too.
+_PAUSE, _WAITING = 15.0, 20
+_AWAY = "the issuer's keys can't be fetched now; try again"
 
 
 class IssuerAway(Exception):
@@ -28,6 +33,8 @@ class Issuer:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._waiting, self._asking = threading.BoundedSemaphore(_WAITING), threading.Lock()
+        self._away_until = 0.0
         url = settings.web_jwt_jwks
         self._published = (
             jwt.PyJWKClient(url, lifespan=_LIFESPAN, timeout=_TIMEOUT) if url else None
@@ -59,9 +66,9 @@ class Issuer:
                 leeway=_LEEWAY,
             )
             left = float(claims["exp"]) + _LEEWAY - time.time()
-        except jwt.PyJWKClientConnectionError as error:
+        except (jwt.PyJWKClientConnectionError, OSError) as error:
             logger.warning("The issuer's keys can't be fetched: %s", error)
-            raise IssuerAway("the issuer's keys can't be fetched now; try again") from None
+            raise IssuerAway(_AWAY) from None
         except jwt.PyJWKSetError as error:
             logger.warning("The issuer publishes no usable keys: %s", error)
             raise IssuerAway("the issuer publishes no usable keys") from None
@@ -86,12 +93,48 @@ class Issuer:
                 f"the JWT is not accepted: it is not signed by "
                 f"{', '.join(self._settings.web_jwt_algorithms)}"
             )
-        return self._published.get_signing_key(str(header.get("kid"))).key
+        kid = str(header.get("kid"))
+        key = _cached(self._published, kid)
+        return self._awaited(self._published, kid) if key is None else key
+
+    def _awaited(self, published: jwt.PyJWKClient, kid: str) -> Any:
+        """Fetches the keys, or waits for another request that does."""
+        if not self._waiting.acquire(blocking=False):
+            raise IssuerAway(_AWAY)
+        try:
+            if not self._asking.acquire(timeout=_TIMEOUT):
+                raise IssuerAway(_AWAY)
+            try:
+                key = _cached(published, kid)
+                return self._fetched(published, kid) if key is None else key
+            finally:
+                self._asking.release()
+        finally:
+            self._waiting.release()
+
+    def _fetched(self, published: jwt.PyJWKClient, kid: str) -> Any:
+        if time.monotonic() < self._away_until:
+            raise IssuerAway(_AWAY)
+        try:
+            return published.get_signing_key(kid).key
+        except (jwt.PyJWKClientConnectionError, jwt.PyJWKSetError, OSError, ValueError):
+            self._away_until = time.monotonic() + _PAUSE
+            raise
 
     def _scope(self, claims: dict[str, Any]) -> Scope:
         if _has(claims, self._settings.web_jwt_admin):
             return "admin"
         return "viewer" if _has(claims, self._settings.web_jwt_viewer) else "user"
+
+
+def _cached(published: jwt.PyJWKClient, kid: str) -> Any:
+    """Returns a key that was fetched lately; `None` if there is none. It waits for nobody."""
+    cache = published.jwk_set_cache
+    keys = cache.get() if cache is not None else None
+    for key in keys.keys if keys is not None else ():
+        if key.key_id == kid and key.public_key_use in ("sig", None):
+            return key.key
+    return None
 
 
 def _has(claims: dict[str, Any], claim: str) -> bool:

@@ -1,12 +1,15 @@
 """Callers by JWTs of the team's issuer."""
 
 import json
+import select
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
+import httpx
 import jwt
 import pytest
 from celery import Celery
@@ -15,8 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from httpx import Response
 
 from pgbeat.errors import ConfigError
+from pgbeat.web import issuer as issuers
 from tests.support.command_line import Sql
-from tests.support.web import Web, done, opened, problem
+from tests.support.processes import until
+from tests.support.web import PATIENCE, Web, done, opened, problem, served
 from tests.web.api.made_schedules import PATH, SCHEDULE
 
 SECRET = "s" * 32
@@ -193,11 +198,15 @@ class Issuer:
     def __init__(self) -> None:
         self.keys: dict[str, Any] = {}
         self.asked = 0
+        #: While it is not set, requests get no answer.
+        self.answers = threading.Event()
+        self.answers.set()
         issuer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 issuer.asked += 1
+                issuer.answers.wait()
                 published = [
                     {**json.loads(issuer.jwk(key)), "kid": kid, "use": "sig"}
                     for kid, key in issuer.keys.items()
@@ -224,6 +233,7 @@ class Issuer:
 
     def close(self) -> None:
         """Is away from now on."""
+        self.answers.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -273,3 +283,60 @@ def test_an_issuer_that_is_away_is_no_reason_to_refuse(
         problem(ask(web, signed()), 401)
         problem(ask(web, "x.y.z"), 401)
         done(web.user.get(ANYBODY))
+
+
+def get(client: httpx.Client, path: str, written: str = "none", timeout: float = 3.0) -> int:
+    """The status of an answer to who shows that."""
+    headers = {"Authorization": f"Bearer {written}"}
+    return client.get(path, headers=headers, timeout=timeout).status_code
+
+
+def test_an_issuer_that_hangs_keeps_nobody_else_waiting(
+    app: Celery, rsa_key: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are 40 threads for all requests, and each that shows a JWT has one."""
+    monkeypatch.setattr(issuers, "_TIMEOUT", 4.0)
+    statuses: list[int] = []
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
+        silent.setblocking(False)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        with (
+            opened(app, web_jwt_jwks=url, web_jwt_algorithms="RS256") as web,
+            served(web) as host,
+            httpx.Client(base_url=host) as client,
+        ):
+
+            def show(kid: str) -> None:
+                written = by_kid(rsa_key, kid, "RS256")
+                statuses.append(get(client, ANYBODY, written, PATIENCE))
+
+            threads = [threading.Thread(target=show, args=(f"k{n}",)) for n in range(45)]
+            for thread in threads:
+                thread.start()
+            assert select.select([silent], [], [], PATIENCE)[0]
+            assert get(client, "/healthz") == 200
+            assert get(client, ANYBODY, web.token("alice")) == 200
+            assert len(statuses) < len(threads)
+            for thread in threads:
+                thread.join(PATIENCE)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):  # it was asked once
+            silent.accept()
+    assert statuses == [503] * len(threads)
+
+
+def test_keys_that_are_known_don_t_wait_for_others(
+    app: Celery, issuer: Issuer, rsa_key: Any
+) -> None:
+    issuer.keys = {"one": rsa_key}
+    with opened(app, web_jwt_jwks=issuer.url, web_jwt_algorithms="RS256") as web:
+        done(ask(web, by_kid(rsa_key, "one", "RS256")))
+        web.app.state.pgbeat.issuer._published.cooldown_duration = 0
+        issuer.answers.clear()
+        other = threading.Thread(target=ask, args=(web, by_kid(rsa_key, "two", "RS256")))
+        other.start()
+        until(lambda: issuer.asked == 2)
+        done(ask(web, by_kid(rsa_key, "one", "RS256")))
+        assert other.is_alive()
+        issuer.answers.set()
+        other.join()

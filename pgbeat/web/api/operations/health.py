@@ -126,7 +126,7 @@ def scheduler_metrics(call: TheCall) -> SchedulerMetrics:
 
 
 @router.get("/healthz", tags=["health"], summary="Check that the process answers")
-def healthz() -> Alive:
+async def healthz() -> Alive:
     """Checks nothing else: a lost database is no reason to restart this process."""
     return Alive()
 
