@@ -20,7 +20,7 @@ from pgbeat.cli.terminal.printing import Cell, counted, styled, when, when_and_w
 from pgbeat.cli.terminal.target import Target
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import MODES, ON_FAILURE, Group, MemberCounts
-from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.rows.model import Job, in_full
 from pgbeat.views import groups as views
 
 #: Members that a table shows, at most.
@@ -86,7 +86,10 @@ def show_command(target: Target, group_id: str, actor: Actor) -> None:
     """Show all about a group: its progress, and its jobs in their order."""
     with target.reading() as (connection, now):
         group = find_group(connection, target, actor, group_id)
-        members = target.redactor(actor).rows(groups.members(connection, group.id))
+        members = groups.members(connection, group.id)
+        if printing.is_json():
+            members = in_full(connection, members)
+        members = target.redactor(actor).rows(members)
         progress = groups.progress(connection, [group.id])[group.id]
     if printing.is_json():
         printing.echo_json(views.detail(group, progress, members))
@@ -189,7 +192,8 @@ def run_command(
             group = groups.get(unit.connection, group.id)
         progress = groups.progress(unit.connection, [group.id])[group.id]
         if printing.is_json():
-            shown = target.redactor(actor).rows(groups.members(unit.connection, group.id))
+            rows = in_full(unit.connection, groups.members(unit.connection, group.id))
+            shown = target.redactor(actor).rows(rows)
             printing.echo_json(views.detail(group, progress, shown))
         elif wait:
             click.echo(f"It {job_views.HAS[group.state]}: {_counts(progress)}.")

@@ -93,6 +93,8 @@ def list_command(
         which = which._replace(**{k: value for k, value in filters.items() if value is not None})
         which = target.visible(actor, which)
         page = search.page(connection, which, limit=limit)
+        if printing.is_json():
+            page = search.in_full(connection, page)
         redactor = target.redactor(actor)
         rows = redactor.rows(page.rows)
         shown = views.listed(connection, rows, redactor) if printing.is_json() else []

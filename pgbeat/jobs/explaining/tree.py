@@ -17,7 +17,7 @@ from pgbeat.access.actors import Actor
 from pgbeat.database import connections
 from pgbeat.jobs.explaining import explain, tree_rows
 from pgbeat.jobs.explaining.tree_rows import TreeJob, TreeRows
-from pgbeat.jobs.rows.model import ENDED, Job, find
+from pgbeat.jobs.rows.model import ENDED, Job, find_brief
 
 Kind = Literal["job", "task", "hidden", "chain", "group", "chord", "job_group", "more"]
 Relation = Literal["", "then", "body", "retry"]
@@ -396,5 +396,5 @@ def _explain(connection: Connection, nodes: list[Node]) -> None:
     waiting = {node.id: node for node in nodes if node.state not in ENDED}
     some = [job_id for job_id in waiting if job_id is not None][:_EXPLAINED]
     now = connections.now(connection)
-    for job in find(connection, some):
+    for job in find_brief(connection, some):
         waiting[str(job.id)].where = explain.of_job(connection, job, now).sentence

@@ -97,8 +97,11 @@ def _job_id(parent: Any) -> str:
 
 def _require(unit: UnitOfWork, parents: Sequence[str]) -> list[str]:
     wanted = list(dict.fromkeys(parents))
-    as_owner = bool(wanted) and unit.submits_as_owner
-    by_id = {str(job.id): job for job in jobs.find(unit.connection, wanted, as_owner=as_owner)}
+    if wanted and unit.submits_as_owner:
+        rows = jobs.find(unit.connection, wanted, as_owner=True)
+    else:
+        rows = jobs.find_brief(unit.connection, wanted)
+    by_id = {str(job.id): job for job in rows}
     for parent in wanted:
         job = by_id.get(parent)
         if job is None or job.namespace != unit.namespace:

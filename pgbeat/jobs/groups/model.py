@@ -12,10 +12,10 @@ from uuid import UUID
 from sqlalchemy import Connection, func, insert, select, text, tuple_, update
 
 from pgbeat.database import sql
-from pgbeat.database.tables import groups
+from pgbeat.database.tables import groups, jobs
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.jobs.rows import ids
-from pgbeat.jobs.rows.model import COLUMNS, ENDED, Job
+from pgbeat.jobs.rows.model import ENDED, Job, brief
 from pgbeat.storable import is_storable
 
 Mode = Literal["parallel", "sequential"]
@@ -168,13 +168,11 @@ def progress(connection: Connection, group_ids: Iterable[UUID]) -> dict[UUID, Me
     }
 
 
-_MEMBERS = text(sql.load("model.sql", "members", columns=COLUMNS))
-
-
 def members(connection: Connection, group_id: str | UUID, *, limit: int | None = None) -> list[Job]:
-    """Returns a group's jobs by their positions, each followed by its retries."""
-    rows = connection.execute(_MEMBERS, {"group_id": str(group_id), "limit": limit})
-    return [Job(*row) for row in rows]
+    """Returns a group's jobs, `brief`, by their positions, each followed by its retries."""
+    order = (jobs.c[name] for name in ("group_position", "attempt", "created_at", "id"))
+    query = select(*brief(jobs.c)).where(jobs.c.group_id == str(group_id)).order_by(*order)
+    return [Job(*row) for row in connection.execute(query.limit(limit))]
 
 
 _UNFINISHED = text(

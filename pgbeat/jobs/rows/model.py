@@ -10,7 +10,17 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, select, text, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    case,
+    func,
+    literal_column,
+    null,
+    select,
+    text,
+    tuple_,
+)
 
 from pgbeat.database import sql
 from pgbeat.database.tables import jobs
@@ -158,6 +168,7 @@ _COLUMNS = [jobs.c[name] for name in Job._fields]
 #: The same in SQL, of a row `j`.
 COLUMNS = ", ".join(f"j.{name}" for name in Job._fields)
 _FIND = text(sql.load("model.sql", "find", columns=COLUMNS))
+_IN_FULL = text(sql.load("model.sql", "in_full"))
 _FIND_AS_OWNER = text(sql.load("model.sql", "find_as_owner", columns=COLUMNS))
 
 
@@ -193,6 +204,44 @@ def find(
     return [Job(*row) for row in connection.execute(statement, {"ids": wanted})] if wanted else []
 
 
+def brief(columns: Any) -> list[ColumnElement[Any]]:
+    """Returns the columns of a table or a subquery as a `Job` in a list, without what may be large.
+
+    Of a message, it has for what the job waits.
+    """
+    no_object: ColumnElement[Any] = literal_column("CAST('{}' AS jsonb)")
+    key: ColumnElement[Any] = literal_column("'waits_for'")
+    waits_for = func.jsonb_build_object(key, columns.message.op("->")(key))
+    instead: dict[str, ColumnElement[Any]] = {
+        "args": null(),
+        "kwargs": null(),
+        "options": no_object,
+        "checkpoint": null(),
+        "metadata": no_object,
+        "message": case((columns.message.bool_op("?")(key), waits_for)),
+        "canvas": null(),
+    }
+    return [instead.get(name, columns[name]).label(name) for name in Job._fields]
+
+
+def find_brief(connection: Connection, job_ids: Collection[str | UUID]) -> list[Job]:
+    """Returns `brief` jobs with these ids that exist, in no order."""
+    query = select(*brief(jobs.c)).where(jobs.c.id.in_([str(job_id) for job_id in job_ids]))
+    return [Job(*row) for row in connection.execute(query)] if job_ids else []
+
+
+def in_full(connection: Connection, rows: Sequence[Job], *, most: int | None = None) -> list[Job]:
+    """Returns `brief` jobs with their arguments, options and metadata.
+
+    With `most`, the list ends with the job with which these have more characters in all.
+    """
+    values = {"ids": [str(row.id) for row in rows], "most": most}
+    read = {row.id: row._mapping for row in connection.execute(_IN_FULL, values)}
+    known = [number for number, row in enumerate(rows) if row.id in read]
+    end = known[-1] + 1 if known else len(rows)
+    return [row._replace(**read.get(row.id, {})) for row in rows[:end]]
+
+
 def listing(
     connection: Connection,
     which: Filter,
@@ -200,11 +249,11 @@ def listing(
     before: tuple[datetime, UUID] | None = None,
     limit: int = 50,
 ) -> list[Job]:
-    """Returns jobs, the newest first.
+    """Returns `brief` jobs, the newest first.
 
     For the next page, `before` is (`created_at`, `id`) of the last job.
     """
-    query = select(*_COLUMNS).where(*which.clauses())
+    query = select(*brief(jobs.c)).where(*which.clauses())
     if before is not None:
         query = query.where(tuple_(jobs.c.created_at, jobs.c.id) < tuple_(*before))
     query = query.order_by(jobs.c.created_at.desc(), jobs.c.id.desc()).limit(limit)

@@ -27,12 +27,12 @@ Position = tuple[datetime, UUID]
 
 
 class Found(NamedTuple):
-    """A page of jobs, the newest first."""
+    """A page of `brief` jobs, the newest first."""
 
     rows: list[Job]
     #: Where the next page begins; `None` at the end.
     next: Position | None
-    #: Whether the search ended at `next` though it found fewer jobs than were asked for.
+    #: Whether it ends at `next` though it has fewer jobs than were asked for.
     is_cut: bool
 
 
@@ -69,7 +69,7 @@ def page(
         rows = jobs.listing(connection, which, before=after, limit=limit + 1)
         return _page(rows, limit)
     newest = _newest(which, after).limit(_WINDOW).subquery()
-    query = select(newest).where(*which.unindexed(newest.c))
+    query = select(*jobs.brief(newest.c)).where(*which.unindexed(newest.c))
     query = query.order_by(newest.c.created_at.desc(), newest.c.id.desc()).limit(limit + 1)
     jobs_page = _page([Job(*row) for row in connection.execute(query)], limit)
     if jobs_page.next is not None:
@@ -77,6 +77,14 @@ def page(
     last = _newest(which, after).with_only_columns(table.c.created_at, table.c.id)
     end = connection.execute(last.offset(_WINDOW - 1).limit(1)).first()
     return jobs_page if end is None else Found(jobs_page.rows, (end[0], end[1]), is_cut=True)
+
+
+def in_full(connection: Connection, page: Found, *, most: int | None = None) -> Found:
+    """Returns a page with the jobs' arguments, which ends as `jobs.in_full`."""
+    rows = jobs.in_full(connection, page.rows, most=most)
+    if len(rows) == len(page.rows):
+        return page._replace(rows=rows)
+    return Found(rows, (rows[-1].created_at, rows[-1].id), is_cut=True)
 
 
 def _newest(which: Filter, after: Position | None = None) -> Select[Any]:

@@ -3,10 +3,11 @@
 from collections.abc import Collection
 from uuid import UUID
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, TextClause, func, select, text
 
 from pgbeat.database import sql
-from pgbeat.jobs.rows.model import COLUMNS, Job, of_known
+from pgbeat.database.tables import jobs
+from pgbeat.jobs.rows.model import COLUMNS, Job, brief, of_known
 
 #: What a retry does not take over from the job that it retries.
 _OWN = {
@@ -59,12 +60,12 @@ def insert_by_hand(
     return None if row is None else Job(*row)
 
 
-_CHAIN = text(sql.load("retries.sql", "chain", columns=COLUMNS))
-
-
 def chain(connection: Connection, job_id: UUID) -> list[Job]:
-    """Returns a job with all jobs that it retries and all its retries, the oldest first."""
-    return [Job(*row) for row in connection.execute(_CHAIN, {"id": job_id})]
+    """Returns a `brief` job with all that it retries and all its retries, the oldest first."""
+    ids = select(func.pgbeat.retry_chain(job_id))
+    query = select(*brief(jobs.c)).where(jobs.c.id.in_(ids))
+    rows = connection.execute(query.order_by(jobs.c.created_at, jobs.c.id).limit(100))
+    return [Job(*row) for row in rows]
 
 
 _UNFINISHED = text(sql.load("retries.sql", "unfinished"))

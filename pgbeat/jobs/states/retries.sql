@@ -45,10 +45,6 @@ linked AS (
       FROM made WHERE old.id = :id AND old.retried_by IS NULL)
 SELECT * FROM made
 
--- name: chain
-SELECT {columns} FROM pgbeat.jobs j
- WHERE j.id IN (SELECT pgbeat.retry_chain(CAST(:id AS uuid)))
- ORDER BY j.created_at, j.id LIMIT 100
 -- name: unfinished
 SELECT j.id FROM pgbeat.unfinished_jobs j
  WHERE j.id = ANY (ARRAY(SELECT pgbeat.retry_chain(CAST(:id AS uuid)))) ORDER BY j.created_at, j.id

@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from psycopg.types.json import Jsonb
 from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor
 from pgbeat.access.redaction import Redactor
+from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.searching import query, search
 from tests.support.command_line import Sql
-from tests.support.rows import make_job
+from tests.support.rows import make_job, make_waiting
 
 
 def find(connection: Connection, text: str) -> list[str]:
@@ -121,3 +123,25 @@ def test_masked_jobs_are_not_found(connection: Connection, sql: Sql) -> None:
         which = query.parse(text).filter("default", datetime.now(UTC))
         found = search.page(connection, search.visible(viewer, redactor, which))
         assert [row.task for row in found.rows] == ["free"]
+
+
+def test_lists_leave_out_what_may_be_large(connection: Connection, sql: Sql) -> None:
+    large = dict.fromkeys(("args", "kwargs", "options", "metadata", "checkpoint", "canvas"))
+    values = {name: Jsonb({"a": [[]] * 1000}) for name in large} | {"args": Jsonb([[]] * 1000)}
+    ids = {make_job(sql, **values) for _ in range(5)}
+    waiting = make_waiting(sql, "paid/1", created_at="yesterday")
+    for by in (Filter(), Filter(words=["add"])):
+        page = search.page(connection, by)
+        assert {str(row.id) for row in page.rows} == ids | {waiting}
+        assert page.rows[-1].waits_for_event == "paid/1"
+        for row in page.rows:
+            assert not any(getattr(row, name) for name in large)
+            assert len(row.message or ()) == (str(row.id) == waiting)
+        # Each has some 16,000 characters.
+        full, part = search.in_full(connection, page), search.in_full(connection, page, most=40_000)
+        assert [row.args for row in full.rows] == [[[]] * 1000] * 5 + [[1]]
+        assert (len(full.rows), full.next, full.is_cut) == (6, None, False)
+        assert part.rows == full.rows[:3]
+        assert (part.next, part.is_cut) == ((part.rows[-1].created_at, part.rows[-1].id), True)
+        rest = search.page(connection, by, after=part.next)
+        assert [row.id for row in rest.rows] == [row.id for row in full.rows[3:]]

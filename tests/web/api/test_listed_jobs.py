@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from psycopg.types.json import Jsonb
+
 from tests.support.command_line import Sql
 from tests.support.rows import make_job, make_schedule
 from tests.support.web import Web, done, problem
@@ -114,3 +116,22 @@ def test_executions(web: Web, alice: Any) -> None:
     problem(web.other.get(f"/executions/{run}"), 404)
     assert done(web.admin.get(f"/executions/{run}"))["id"] == run
     problem(alice.get(f"/executions/{NOBODY}"), 404)
+
+
+def test_a_list_ends_with_a_megabyte_of_arguments(web: Web, alice: Any, sql: Sql) -> None:
+    """Each list in it would take twenty times as much memory as in its text."""
+    large: Any = [[]] * 80_000
+    for _ in range(5):
+        make_job(sql, args=Jsonb(large))
+    first = done(alice.get("/jobs?limit=200"))
+    assert (len(first["jobs"]), first["is_cut"]) == (4, True)
+    second = done(alice.get("/jobs", params={"after": first["next"]}))
+    assert (len(second["jobs"]), second["is_cut"], second["next"]) == (1, False, None)
+    jobs = first["jobs"] + second["jobs"]
+    assert len({job["id"] for job in jobs}) == 5
+    assert all(job["args"] == large for job in jobs)
+    order = {"task": "jobs.add", "args": [[[]] * 30_000]}
+    group = done(alice.post("/groups", json={"jobs": [order] * 6}), 201)
+    assert (group["progress"]["total"], len(group["jobs"])) == (6, 6)
+    sql("UPDATE pgbeat.jobs SET args = %s WHERE group_id = %s", Jsonb(large), group["id"])
+    assert len(done(alice.get(f"/groups/{group['id']}"))["jobs"]) == 4

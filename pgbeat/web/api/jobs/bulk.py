@@ -10,13 +10,14 @@ from sqlalchemy import Connection
 
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.checks.permissions import BulkVerb
+from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.rows.model import Job, State
 from pgbeat.jobs.verbs import bulk
 from pgbeat.jobs.verbs.bulk import Order, Preview, Progress
 from pgbeat.views import jobs as views
 from pgbeat.web.api.bodies import Body, example, of_row
-from pgbeat.web.api.jobs.job_models import FoundJob
+from pgbeat.web.api.jobs.job_models import MOST, FoundJob
 from pgbeat.web.api.jobs.job_queries import queried
 from pgbeat.web.api.jobs.jobs import JobChanges
 from pgbeat.web.api.paging import cursor, moment, number, read
@@ -121,8 +122,8 @@ def change_jobs(call: TheCall, body: BulkOrder) -> BulkDone:
         with call.backend.transaction() as connection:
             wanted = which(connection, call, body.filter)
             seen = bulk.preview(connection, call.caller, order, wanted)
+            first = call.redactor.rows(jobs.in_full(connection, seen.first, most=MOST))
         new, following = Progress(None, 0, {}, [], None), None
-        first = call.redactor.rows(seen.first)
     return BulkDone(
         verb=body.verb,
         matched=seen and seen.number,

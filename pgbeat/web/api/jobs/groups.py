@@ -11,10 +11,11 @@ from sqlalchemy import Connection
 from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import CallbackOutcome, Group, Mode, OnFailure
+from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.submitting import submit_group
 from pgbeat.views import groups as views
 from pgbeat.web.api.bodies import Body, Json, Next, example, of_row
-from pgbeat.web.api.jobs.job_models import FoundJob, JobOrder
+from pgbeat.web.api.jobs.job_models import MOST, FoundJob, JobOrder
 from pgbeat.web.api.paging import After, Limit, moment, read, split
 from pgbeat.web.api.visible import visible_group
 from pgbeat.web.calls import TheCall, WebCall
@@ -83,7 +84,7 @@ class FoundGroup(BaseModel):
 
 
 class GroupDetail(FoundGroup):
-    """A group with its first 1,000 jobs; `/jobs?group=…` has all of them."""
+    """A group with its first jobs, 1,000 or 1 MB; `/jobs?group=…` has all of them."""
 
     jobs: list[FoundJob]
 
@@ -134,7 +135,8 @@ def get_group(call: TheCall, group_id: GroupId) -> GroupDetail:
 
 def _detail(connection: Connection, call: WebCall, group: Group) -> GroupDetail:
     progress = groups.progress(connection, [group.id])[group.id]
-    members = call.redactor.rows(groups.members(connection, group.id, limit=_SHOWN))
+    members = groups.members(connection, group.id, limit=_SHOWN)
+    members = call.redactor.rows(jobs.in_full(connection, members, most=MOST))
     return GroupDetail.model_validate(views.detail(group, progress, members))
 
 

@@ -27,6 +27,8 @@ from pgbeat.web.api.bodies import (
     set_fields,
 )
 
+#: Characters of arguments, options and metadata with which a list of jobs ends.
+MOST = 1_000_000
 #: A job's id in a path.
 JobId = Annotated[UUID, Path(description="A job's id.")]
 _SPEC = ("task", "args", "kwargs", "queue", "options", "run_at", "countdown", "description",
@@ -175,7 +177,7 @@ class JobPage(BaseModel):
     jobs: list[ListedJob]
     next: Next
     is_cut: bool = Field(
-        False, description="true: the search stopped before `limit` jobs; continue at `next`."
+        False, description="true: the page ends before `limit` jobs; continue at `next`."
     )
 
 

@@ -131,6 +131,7 @@ def _page(
 ) -> models.JobPage:
     """Returns the jobs of one page, and where the next begins."""
     page = search.page(connection, which, after=read(after, moment, UUID), limit=limit)
+    page = search.in_full(connection, page, most=models.MOST)
     rows = views.listed(connection, redactor.rows(page.rows), redactor)
     return models.JobPage(
         jobs=[models.ListedJob.model_validate(row) for row in rows],

@@ -172,7 +172,7 @@ def _own(connection: Connection, caller: Caller, holders: list[SlotHolder]) -> s
     """Returns the ids of the caller's jobs in slots; `None` if the caller may see all."""
     if caller.sees_all:
         return None
-    rows = jobs.find(connection, [holder.id for holder in holders if not holder.is_direct])
+    rows = jobs.find_brief(connection, [holder.id for holder in holders if not holder.is_direct])
     ids = {str(job.id) for job in rows if job.created_by == caller.name}
     return ids | {holder.id for holder in holders if holder.is_direct and holder.by == caller.name}
 

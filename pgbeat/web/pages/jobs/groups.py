@@ -76,7 +76,7 @@ def _show(visit: Visit, group_id: UUID, *, error: Exception | None = None) -> Re
         group = visible_group(connection, visit, group_id)
         progress = groups.progress(connection, [group.id])[group.id]
         members = groups.members(connection, group.id, limit=_MEMBERS + 1)
-        callback = jobs.find(connection, [group.callback_id] if group.callback_id else [])
+        callback = jobs.find_brief(connection, [group.callback_id] if group.callback_id else [])
         failed = []
         if progress.counts.get("failed") and len(members) > _MEMBERS:
             which = Filter(visit.namespace, group_id=str(group.id), state="failed")

@@ -103,10 +103,11 @@ def _show(
         where = whereabouts.of_job(connection, job, visit.now)
         known = steps.of_job(connection, visit.redactor, job)
         trace = trace_rows.of_job(connection, visit.redactor, job, visit.now, known)
-        chain = jobs.find(connection, [key for key in (job.retry_of, job.retried_by) if key])
+        chain = jobs.find_brief(connection, [key for key in (job.retry_of, job.retried_by) if key])
         parents = dependencies.of_jobs(connection, [job.id], limit=_MEMBERS).get(job.id, [])
-        parent_jobs = {row.id: row for row in jobs.find(connection, [p.id for p in parents])}
-        dependents = jobs.find(connection, dependencies.dependents(connection, job.id, limit=20))
+        parent_jobs = {row.id: row for row in jobs.find_brief(connection, [p.id for p in parents])}
+        following = dependencies.dependents(connection, job.id, limit=20)
+        dependents = jobs.find_brief(connection, following)
         members = groups.members(connection, job.group_id, limit=_MEMBERS) if job.group_id else []
         fields = _fields(visit)
         waits = job.state in ("pending", "scheduled", "paused") and _may(visit, "update", job)
