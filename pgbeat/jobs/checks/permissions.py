@@ -49,6 +49,11 @@ def require(actor: Actor, verb: Verb, job: Job) -> None:
         raise _for_admins(f"can't {verb} job {job.id}: {reason}")
 
 
+def sees(actor: Actor, job: Job) -> bool:
+    """Returns whether the actor may know of the job."""
+    return _objection(actor, "show", job) is None
+
+
 def _objection(actor: Actor, verb: Verb, job: Job) -> str | None:
     is_own = job.created_by == actor.name
     may = actor.sees_all if verb == "show" else actor.is_admin

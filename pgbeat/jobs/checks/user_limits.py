@@ -63,6 +63,8 @@ def check(
         _require_queues(defaults.connection, defaults.settings, app, queues)
     if task_policy is not None and asked.policy.template is None:
         _require_of_policy(task, task_policy, asked.policy, options)
+    for link in reserved.linked(options):
+        _require_of_link(app, link)
 
 
 def _require_queues(
@@ -94,6 +96,34 @@ def _require_of_policy(
             raise _final(f"the policy of task {task!r}", name)
     if task_policy.may_have_key and job_policy.may_have_key:
         raise _final(f"the policy of task {task!r}", "unique_key")
+
+
+def _require_of_link(app: Celery, link: Mapping[str, Any]) -> None:
+    """Raises `Forbidden` for a priority that differs from that of its task's policy."""
+    policy = task_policies.of_task(app, str(link["task"]))
+    asked = link["options"].get("priority")
+    if policy is not None and asked is not None and policy.priority not in (None, asked):
+        raise _final(f"the policy of task {link['task']!r}", "priority")
+
+
+def direct_policy(actor: Actor, app: Celery, task: str, asked: JobPolicy) -> JobPolicy:
+    """Returns by what a direct execution gets its slot; for users, the task's policy says it.
+
+    Raises `Forbidden` if a user asks for something else, or if the policy can't be kept.
+    """
+    policy = task_policies.of_task(app, task) if actor.is_restricted else None
+    if policy is None:
+        return asked
+    what = f"the policy of task {task!r}"
+    if policy.requires_approval or policy.may_have_key:
+        rule = "requires an approval" if policy.requires_approval else "allows one job at a time"
+        message = f"{what} {rule}, which a direct execution doesn't heed; an administrator may"
+        raise Forbidden(message, is_for_admins=True)
+    for name in ("lane", "tags", "resources"):
+        said, given = getattr(policy, name), getattr(asked, name)
+        if said is not None and given not in (None, said):
+            raise _final(what, name)
+    return asked.over(policy)
 
 
 def require_changes(actor: Actor, app: Celery | None, job: Job, names: Collection[str]) -> None:

@@ -24,7 +24,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings, direct_url
 from pgbeat.database import channels, connections, poolers
 from pgbeat.errors import BrokerUnavailable, NoSlot
-from pgbeat.jobs.checks import permissions
+from pgbeat.jobs.checks import permissions, user_limits
 from pgbeat.jobs.checks.task_checks import check_task, refuse_coroutine
 from pgbeat.jobs.flow.dispatch import dispatch_lane
 from pgbeat.jobs.lanes import model as lanes
@@ -91,7 +91,9 @@ def request(
     name = task.name if isinstance(task, Task) else task
     permissions.require_task(unit.actor, name)
     check_task(app, name, unit.actor)
-    policy = job_policies.parse({"tags": tags, "resources": resources or {}})
+    asked = job_policies.parse({"tags": tags or None, "resources": resources or None})
+    asked = asked._replace(lane=lane)
+    policy = user_limits.direct_policy(unit.actor, app, name, asked)
     lanes.get(unit.connection, lane, namespace=unit.namespace)
     unit.record_action("run", "direct", name, None, {"lane": lane})
     registered = task if isinstance(task, Task) else app.tasks[name]

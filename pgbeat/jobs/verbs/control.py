@@ -14,9 +14,9 @@ from sqlalchemy import Connection
 from pgbeat.broker import messages
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique
+from pgbeat.errors import InvalidJob, InvalidTransition, NotFound, NotUnique
 from pgbeat.jobs.checks import user_limits
-from pgbeat.jobs.checks.permissions import Verb, require, require_task
+from pgbeat.jobs.checks.permissions import Verb, require, require_task, sees
 from pgbeat.jobs.flow import depends_on, dispatch, lifecycle
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.lanes import waiting
@@ -329,8 +329,10 @@ def move(
         if priority is not None:
             message = "priority: next to another job, it takes that job's priority"
             raise InvalidJob.of("priority", "conflict", message)
-        beside = _neighbour(connection, job, where, other)
+        beside = _neighbour(unit, job, where, other)
         priority = beside.priority
+        if priority != job.priority:
+            user_limits.require_changes(unit.actor, unit.app, job, ("priority",))
     elif other is not None:
         raise InvalidJob.of("other", "conflict", f"{where} takes no other job")
     level = job.priority if priority is None else priority
@@ -341,16 +343,15 @@ def move(
     return finish(unit, "move", job, moved, place=place), place
 
 
-def _neighbour(connection: Connection, job: Job, where: str, other: UUID | str | None) -> Job:
+def _neighbour(unit: UnitOfWork, job: Job, where: str, other: UUID | str | None) -> Job:
     if other is None:
         raise InvalidJob.of("other", "required", f"{where} which job?")
-    beside = jobs.get(connection, other)
+    beside = jobs.get(unit.connection, other, namespace=job.namespace)
+    if not sees(unit.actor, beside):
+        raise NotFound(f"there is no job {beside.id}")
     if beside.id == job.id:
         raise InvalidJob.of("other", "conflict", f"job {job.id} can't be moved {where} itself")
-    if not waiting.is_waiting(beside) or (beside.namespace, beside.lane) != (
-        job.namespace,
-        job.lane,
-    ):
+    if not waiting.is_waiting(beside) or beside.lane != job.lane:
         raise InvalidJob.of(
             "other", "conflict", f"job {beside.id} doesn't wait in lane {job.lane!r}"
         )

@@ -1,15 +1,18 @@
 """What users of the API and the console may not ask of jobs."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from celery import Celery
 
 from pgbeat.access.actors import Actor
 from pgbeat.access.redaction import Redactor
-from pgbeat.errors import Forbidden, InvalidJob, InvalidSchedule, NotUnique
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.errors import Forbidden, InvalidJob, InvalidSchedule, NotFound, NotUnique
 from pgbeat.jobs.preparing import likeness
 from pgbeat.jobs.preparing.members import NO_POLICY
 from pgbeat.jobs.preparing.prepare import JobSpec
@@ -194,6 +197,35 @@ def test_what_a_task_s_policy_says_is_final(job_control: JobControl, sql: Sql) -
             priority=9,
         )
     job_control.do(changes.update, made, ALICE, values={"retry_base": timedelta(seconds=9)})
+
+
+def test_a_policy_s_priority_is_not_had_from_a_neighbour_or_by_a_link(
+    job_control: JobControl, sql: Sql
+) -> None:
+    sql("UPDATE pgbeat.lanes SET paused_at = now() RETURNING name")
+
+    def before(other: Job) -> Job:
+        def move(unit: UnitOfWork, job_id: UUID) -> Job:
+            return control.move(unit, job_id, "before", other.id)[0]
+
+        return job_control.do(move, made, ALICE)
+
+    made = job_control.make(1, actor=ALICE, task="jobs.policed", lane="gpu")
+    alike = job_control.make(1, actor=ALICE, lane="gpu", priority=4)
+    higher = job_control.make(1, actor=ALICE, lane="gpu", priority=9)
+    others = job_control.make(1, actor=BOB, lane="gpu", priority=4)
+    with pytest.raises(Forbidden) as refused:
+        before(higher)
+    assert refused.value.field == "priority"
+    with pytest.raises(NotFound):
+        before(others)
+    assert before(alike).priority == 4
+    for priority, is_refused in ((9, True), (4, False), (None, False)):
+        options = {"priority": priority}
+        link = {"task": "jobs.policed", "args": [1], "kwargs": {}, "options": options}
+        with pytest.raises(Forbidden) if is_refused else nullcontext():
+            job_control.order(1, actor=ALICE, options={"link": link})
+        job_control.order(1, actor=ROOT, options={"link": link})
 
 
 def test_users_send_only_to_queues_that_exist(job_control: JobControl, sql: Sql) -> None:

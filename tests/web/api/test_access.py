@@ -162,6 +162,36 @@ def test_direct_is_for_administrators(closed: Web, narrow: Web, sql: Sql) -> Non
         problem(web.user.post("/direct/jobs.wipe", json={"lane": "l"}), 403)
 
 
+def test_direct_keeps_what_a_task_s_policy_says(app: Celery, sql: Sql) -> None:
+    refunds: list[int] = []
+
+    @app.task(name="jobs.refund", shared=False, pgbeat={"requires_approval": True})
+    def refund() -> None:
+        refunds.append(1)
+
+    @app.task(name="jobs.once", shared=False, pgbeat={"unique": True})
+    def once() -> None: ...
+
+    @app.task(name="jobs.laned", shared=False, pgbeat={"lane": "l", "tags": ["a"]})
+    def laned() -> None: ...
+
+    make_lane(sql, limit=2)
+    make_lane(sql, "other")
+    with opened(app, web_tasks=["jobs.*"], web_direct=True) as web:
+        for task, given in (
+            ("refund", {"lane": "l"}),
+            ("once", {"lane": "l"}),
+            ("laned", {"lane": "other"}),
+            ("laned", {"lane": "l", "tags": ["b"]}),
+        ):
+            said = problem(web.user.post(f"/direct/jobs.{task}", json=given), 403)
+            assert "administrator may" in said
+        assert refunds == []
+        assert done(web.user.post("/direct/jobs.laned", json={"lane": "l"}))["success"]
+        assert done(web.admin.post("/direct/jobs.refund", json={"lane": "other"}))["success"]
+        assert refunds == [1]
+
+
 # -- approval -------------------------------------------------------------------------------------
 
 
