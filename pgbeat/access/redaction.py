@@ -41,7 +41,7 @@ class Redactor:
     def __init__(
         self, actor: Actor, rules: Mapping[str, Sequence[str]], tasks: Mapping[str, Any]
     ) -> None:
-        self._is_off = actor.is_admin
+        self.actor, self._is_off = actor, actor.is_admin
         self._rules, self._tasks = rules, tasks
         self._known: dict[str, tuple[str, ...]] = {}
 
@@ -220,6 +220,7 @@ class Redactor:
         if not isinstance(state, dict):
             return state
         masks = {**_FIELDS, "url": Redactor.url, "secret_hint": Redactor.hint}
+        masks["forgotten_steps"] = Redactor.whole  # some are keys of events
         return {
             key: masks[key](self, task, value) if key in masks and value is not None else value
             for key, value in state.items()

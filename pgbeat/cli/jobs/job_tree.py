@@ -39,8 +39,8 @@ def tree_command(target: Target, job_id: str, siblings: int, actor: Actor) -> No
     prefix = lookup.prefix_of(target.app.conf if target.app is not None else {})
     with target.reading() as (connection, now):
         job = find(connection, target, actor, job_id)
-        job_tree = tree.of_job(connection, actor, job, prefix=prefix, siblings=siblings)
-    target.redactor(actor).mask_errors(job_tree.root.all())
+        redactor = target.redactor(actor)
+        job_tree = tree.of_job(connection, redactor, job, prefix=prefix, siblings=siblings)
     if printing.is_json():
         printing.echo_json(asdict(job_tree))
         return

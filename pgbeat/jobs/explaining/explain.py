@@ -6,12 +6,15 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
+from pgbeat.access.redaction import Redactor
+from pgbeat.database import connections
 from pgbeat.jobs.flow import batch_members, dependencies
 from pgbeat.jobs.flow.batch_members import WaitingBatch
 from pgbeat.jobs.lanes import concurrency, occupancy, slots
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import waiting as lines
 from pgbeat.jobs.lanes.model import Lane
+from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.model import Job
 from pgbeat.timetables import span
 
@@ -57,6 +60,13 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:
     queue = "the broker" if job.queue is None else f"queue {job.queue!r}"
     waits = f"waits in {queue} for a worker, for {span(now - job.dispatched_at)}"
     return Whereabouts("queue", waits, _WORKERS)
+
+
+def sentences(connection: Connection, redactor: Redactor, job_ids: list[str]) -> dict[str, str]:
+    """Returns where jobs are, masked, by their ids. A transaction must be open."""
+    now = connections.now(connection)
+    rows = redactor.rows(jobs.find_brief(connection, job_ids))
+    return {str(job.id): of_job(connection, job, now).sentence for job in rows}
 
 
 def _dependent(connection: Connection, job: Job) -> Whereabouts:

@@ -14,10 +14,10 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor
-from pgbeat.database import connections
+from pgbeat.access.redaction import Redactor
 from pgbeat.jobs.explaining import explain, tree_rows
 from pgbeat.jobs.explaining.tree_rows import TreeJob, TreeRows
-from pgbeat.jobs.rows.model import ENDED, Job, find_brief
+from pgbeat.jobs.rows.model import ENDED, Job
 
 Kind = Literal["job", "task", "hidden", "chain", "group", "chord", "job_group", "more"]
 Relation = Literal["", "then", "body", "retry"]
@@ -92,16 +92,25 @@ class Tree:
 
 
 def of_job(
-    connection: Connection, actor: Actor, job: Job, *, prefix: str = "", siblings: int = SIBLINGS
+    connection: Connection,
+    redactor: Redactor,
+    job: Job,
+    *,
+    prefix: str = "",
+    siblings: int = SIBLINGS,
 ) -> Tree:
-    """Returns the tree of a job that the actor may see, with the actor's other jobs in it.
+    """Returns the tree of a job that the redactor's actor may see, with their other jobs in it.
 
     `prefix` is that of the result backend. Of more than `siblings`, the rest is counted.
     """
     rows = tree_rows.read(connection, job)
-    root = _Builder(connection, actor, job, rows, prefix).build()
+    root = _Builder(connection, redactor.actor, job, rows, prefix).build()
     _Folding(siblings).fold(root, 0)
-    _explain(connection, [node for node in root.all() if node.kind == "job"])
+    jobs = (node for node in root.all() if node.kind == "job")
+    waiting = {str(node.id): node for node in jobs if node.state not in ENDED}
+    for job_id, where in explain.sentences(connection, redactor, [*waiting][:_EXPLAINED]).items():
+        waiting[job_id].where = where
+    redactor.mask_errors(root.all())
     return Tree(root, rows.is_whole)
 
 
@@ -131,11 +140,8 @@ class _Builder:
                 self._heads.setdefault(row.canvas_group, row)
         named = {self._root_id, *self._before, *self._bodies}
         named |= {str(row.parent_id) for row in self._rows if row.parent_id}
-        self._statuses = (
-            tree_rows.statuses(connection, named - self._jobs.keys(), prefix)
-            if actor.sees_all
-            else {}
-        )
+        untracked = named - self._jobs.keys() if actor.sees_all else set()
+        self._statuses = tree_rows.statuses(connection, untracked, prefix)
         self._chords = tree_rows.chords(connection, set(self._bodies.values()), prefix)
         group_ids = {of for row in self._rows for of in (row.group_id, row.callback_of) if of}
         self._groups = tree_rows.group_rows(connection, group_ids)
@@ -389,12 +395,3 @@ def _counted(nodes: Iterable[Node]) -> dict[str, int]:
     for node in nodes:
         counts.update(node.counts if node.kind == "more" else [node.outcome()])
     return dict(counts.most_common())
-
-
-def _explain(connection: Connection, nodes: list[Node]) -> None:
-    """Explains where unfinished jobs are, and what blocks them."""
-    waiting = {node.id: node for node in nodes if node.state not in ENDED}
-    some = [job_id for job_id in waiting if job_id is not None][:_EXPLAINED]
-    now = connections.now(connection)
-    for job in find_brief(connection, some):
-        waiting[str(job.id)].where = explain.of_job(connection, job, now).sentence

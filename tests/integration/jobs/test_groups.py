@@ -9,6 +9,7 @@ import pytest
 from celery import Celery, chain
 
 from pgbeat.access.actors import Actor
+from pgbeat.access.redaction import Redactor
 from pgbeat.database import connections
 from pgbeat.errors import (
     Forbidden,
@@ -572,7 +573,8 @@ def test_a_callback_goes_through_its_lane_and_knows_its_group(runner: JobRunner)
     assert job.dispatched_at is not None
     [(payload,)] = runner.sql("SELECT payload::jsonb -> 'headers' FROM kombu_message")
     assert payload["pgbeat_callback_of"] == str(made.group.id)
-    tree = jobs_tree.of_job(runner.job_control.connection, runner.unit().actor, job)
+    redactor = Redactor(runner.unit().actor, {}, {})
+    tree = jobs_tree.of_job(runner.job_control.connection, redactor, job)
     assert [(node.kind, node.relation) for node in tree.root.children] == [
         ("job", ""),
         ("job", "body"),

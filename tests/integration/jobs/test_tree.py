@@ -7,6 +7,7 @@ from psycopg.types.json import Jsonb
 from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor
+from pgbeat.access.redaction import Redactor
 from pgbeat.jobs.explaining import tree
 from pgbeat.jobs.explaining.tree import Node
 from pgbeat.jobs.rows import model
@@ -23,7 +24,8 @@ def made(sql: Sql, state: str = "completed", **values: Any) -> str:
 
 
 def tree_of(connection: Connection, job_id: str, actor: Actor = ADMIN, **more: Any) -> Node:
-    return tree.of_job(connection, actor, model.get(connection, job_id), **more).root
+    job = model.get(connection, job_id)
+    return tree.of_job(connection, Redactor(actor, {}, {}), job, **more).root
 
 
 def shape(node: Node) -> Any:

@@ -71,6 +71,16 @@ def places(sql: Sql) -> dict[str, str]:
         log={"lines": [["0", "INFO", "a", said]]},
     )
     make_stack(sql, job, run, stack=said)
+    waits_for = {"key": SECRET, "since": "2026-01-01T00:00:00+00:00", "until": None}
+    make_job(
+        sql,
+        "scheduled",
+        task="pay",
+        root_id=job,
+        started_at="now",
+        run_at="tomorrow",
+        message={"waits_for": waits_for},
+    )
     step: dict[str, Any] = {"root_id": job, "job_id": job, "namespace": "default", "n": 1}
     step |= {"began_at": "now", "finished_at": "now", "content_type": "application/json"}
     for kind in ("step", "wait"):
@@ -92,6 +102,8 @@ def places(sql: Sql) -> dict[str, str]:
     event = {"key": f"paid/{SECRET}", "value": Jsonb([SECRET]), "emitted_by": "user:root"}
     insert(sql, "events", {"namespace": "default", **event}, "id")
     insert(sql, "audit", {**change, "kind": "event", "subject": f"paid/{SECRET}"}, "id")
+    retried = {"verb": "retry", "kind": "job", "subject": job}
+    insert(sql, "audit", {**change, **retried, "after": {"forgotten_steps": [SECRET]}}, "id")
     payload = f'{{"headers": {{"task": "pay", "argsrepr": "{SECRET}"}}}}'
     letter = make_dead_letter(sql, payload=payload)
     return {
@@ -214,3 +226,7 @@ def test_whoever_sees_keys_masked_finds_no_event_by_them(web: Web, places: dict[
     assert (event["key"], event["value"]) == (MASK, MASK)
     assert done(web.viewer.get("/events?prefix=paid"))["events"] == []
     assert len(done(web.admin.get("/events?prefix=paid"))["events"]) == 1
+    for key, of_viewer, of_admin in ((f"paid/{SECRET}", 0, 1), ("s", 1, 1)):
+        for client, number in ((web.viewer, of_viewer), (web.admin, of_admin)):
+            found = done(client.get("/audit", params={"subject": key}))["changes"]
+            assert len(found) == number

@@ -72,6 +72,5 @@ def job_tree(
     with call.backend.transaction() as connection:
         job = visible_job(connection, call, job_id)
         prefix = lookup.prefix_of(call.backend.celery.conf)
-        whole = tree.of_job(connection, call.caller, job, prefix=prefix, siblings=siblings)
-    call.redactor.mask_errors(whole.root.all())
+        whole = tree.of_job(connection, call.redactor, job, prefix=prefix, siblings=siblings)
     return JobTree.model_validate(whole)

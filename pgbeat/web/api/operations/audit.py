@@ -53,10 +53,13 @@ def list_changes(
     before = read_one(after, number)
     with call.listing() as connection:
         rows = audit.listing(
-            connection, namespace=call.namespace, before=before, limit=limit + 1, **wanted
+            connection,
+            namespace=call.namespace,
+            before=before,
+            limit=limit + 1,
+            redactor=call.redactor,
+            **wanted,
         )
     page, following = split(rows, limit, "id")
-    redactor = call.redactor
-    page = [redactor.audited(row) for row in page]
     changes = [AuditedChange.model_validate(row._asdict()) for row in page]
     return AuditPage(changes=changes, next=following)

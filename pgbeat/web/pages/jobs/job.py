@@ -67,8 +67,7 @@ def tree_page(visit: TheVisit, job_id: str) -> Response:
     with visit.reading() as connection:
         job = visible_job(connection, visit, job_id)
         prefix = lookup.prefix_of(visit.backend.celery.conf)
-        whole = tree.of_job(connection, visit.caller, job, prefix=prefix)
-    visit.redactor.mask_errors(whole.root.all())
+        whole = tree.of_job(connection, visit.redactor, job, prefix=prefix)
     is_over = all(node.finished_at or node.kind != "job" for node in whole.root.all())
     return visit.page("job_tree.html", "jobs", job=job, tree=whole, is_over=is_over)
 

@@ -36,8 +36,12 @@ def audit_page(
     before = read_one(after or None, number)
     with visit.listing() as connection:
         page = audit.listing(
-            connection, namespace=visit.namespace, before=before, limit=_PAGE + 1, **wanted
+            connection,
+            namespace=visit.namespace,
+            before=before,
+            limit=_PAGE + 1,
+            redactor=visit.redactor,
+            **wanted,
         )
     rows, following = split(page, _PAGE, "id")
-    rows = [visit.redactor.audited(row) for row in rows]
     return visit.page("audit.html", "audit", rows=rows, asked=asked, after=after, next=following)
