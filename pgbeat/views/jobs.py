@@ -65,7 +65,7 @@ def detail(connection: Connection, row: Job, redactor: Redactor, *, limit: int) 
         "steps": [step._asdict() for step in steps.of_job(connection, redactor, row)],
         "chain": [{name: getattr(attempt, name) for name in _OF_CHAIN} for attempt in chain],
         "depends_on": [parent._asdict() for parent in parents],
-        "dependents": dependencies.dependents(connection, row.id),
+        "dependents": dependencies.dependents(connection, redactor.actor, row.id, limit=100),
     }
 
 

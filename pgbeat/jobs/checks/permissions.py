@@ -54,6 +54,13 @@ def sees(actor: Actor, job: Job) -> bool:
     return _objection(actor, "show", job) is None
 
 
+def named(actor: Actor, job: Job) -> str:
+    """Returns how a message calls a job: users aren't told which those of others are."""
+    if actor.is_restricted and not sees(actor, job):
+        return "a job of somebody else"
+    return f"job {job.id}, which is {job.state},"
+
+
 def _objection(actor: Actor, verb: Verb, job: Job) -> str | None:
     is_own = job.created_by == actor.name
     may = actor.sees_all if verb == "show" else actor.is_admin

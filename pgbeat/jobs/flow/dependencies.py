@@ -14,6 +14,7 @@ from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import UUID as UUIDType
 
+from pgbeat.access.actors import Actor
 from pgbeat.database import sql
 from pgbeat.jobs.rows.model import COLUMNS, ENDED, Job
 from pgbeat.jobs.states import next_steps
@@ -178,10 +179,17 @@ def of_jobs(
 
 
 _DEPENDENTS = text(
-    "SELECT job_id FROM pgbeat.dependencies WHERE parent_id = :id ORDER BY id LIMIT :limit"
+    """
+    SELECT d.job_id FROM pgbeat.dependencies d
+     WHERE d.parent_id = :id AND (CAST(:owner AS text) IS NULL OR EXISTS (
+           SELECT FROM pgbeat.jobs j WHERE j.id = d.job_id AND j.created_by = :owner))
+     ORDER BY d.id LIMIT :limit
+    """
 )
 
 
-def dependents(connection: Connection, job_id: UUID, *, limit: int = 100) -> list[UUID]:
-    """Returns jobs that depend on this one."""
-    return list(connection.scalars(_DEPENDENTS, {"id": job_id, "limit": limit}))
+def dependents(connection: Connection, actor: Actor, job_id: UUID, *, limit: int) -> list[UUID]:
+    """Returns jobs that depend on this one, and that the actor may see."""
+    owner = None if actor.sees_all else actor.name
+    values = {"id": job_id, "owner": owner, "limit": limit}
+    return list(connection.scalars(_DEPENDENTS, values))

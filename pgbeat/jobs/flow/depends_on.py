@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import InvalidJob
-from pgbeat.jobs.checks import permissions
+from pgbeat.jobs.checks.permissions import require, sees
 from pgbeat.jobs.flow.dependencies import MOST
 from pgbeat.jobs.preparing import members as members_of
 from pgbeat.jobs.preparing import prepare
@@ -25,7 +25,8 @@ OUTCOMES = ("completed", "finished")
 def existing(unit: UnitOfWork, spec: JobSpec) -> list[str]:
     """Returns the ids of the existing jobs on which a job depends, each once.
 
-    Raises `InvalidJob` if one doesn't exist, and `Forbidden` if the actor may not see it.
+    Raises `InvalidJob` if one doesn't exist, as for a user those of others don't, and `Forbidden` if
+    the actor may not see it.
     """
     if spec.key is not None:
         raise InvalidJob.of("key", "conflict", "only members of a group have keys")
@@ -104,9 +105,10 @@ def _require(unit: UnitOfWork, parents: Sequence[str]) -> list[str]:
     by_id = {str(job.id): job for job in rows}
     for parent in wanted:
         job = by_id.get(parent)
-        if job is None or job.namespace != unit.namespace:
+        is_hidden = job is not None and unit.actor.is_restricted and not sees(unit.actor, job)
+        if job is None or is_hidden or job.namespace != unit.namespace:
             raise InvalidJob.of("depends_on", "unknown", f"depends_on: there is no job {parent}")
-        permissions.require(unit.actor, "show", job)
+        require(unit.actor, "show", job)
     return wanted
 
 

@@ -218,13 +218,13 @@ class DirectExecution:
     def _why_no_slot(self, connection: Connection, reservation: int, timeout: float) -> str:
         lane = lanes.get(connection, self._lane, namespace=self._settings.namespace)
         now = connections.now(connection)
-        place_id = f"direct/{reservation}"
         waiting = [work for work in occupancy.line(connection, lane, limit=1000) if work.is_direct]
-        place = next((i for i, work in enumerate(waiting) if work.id == place_id), 0)
-        held = occupancy.holders(connection, lane, limit=6)
+        own = [work for work in waiting if work.id == f"direct/{reservation}"]
+        place = waiting.index(own[0]) if own else 0
+        # Users aren't told what others run.
+        held = [] if self._actor.is_restricted else occupancy.holders(connection, lane, limit=6)
         parts = [f"lane {lane.name!r} had no free slot within {timeout:g} s"]
-        if waiting and (reason := waiting[place].reason) is not None:
-            parts.append(reason)
+        parts += [work.reason for work in own if work.reason is not None]
         if held:
             more = " and others" if len(held) > 5 else ""
             parts.append(

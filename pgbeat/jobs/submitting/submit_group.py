@@ -14,7 +14,7 @@ from pgbeat.config import settings_of
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique
 from pgbeat.jobs.checks import user_limits
-from pgbeat.jobs.checks.permissions import require_group
+from pgbeat.jobs.checks.permissions import named, require_group
 from pgbeat.jobs.flow import depends_on, dispatch, lifecycle
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import CallbackOutcome, Group, Mode, OnFailure
@@ -133,7 +133,8 @@ def submit(
     for number, (job, is_new) in enumerate(written):
         if not is_new:
             which = f"member {number}" if number < len(members) else "callback"
-            raise NotUnique(f"{which}: job {job.id}, which is {job.state}, has the same unique key")
+            other = named(unit.actor, job)
+            raise NotUnique(f"{which}: {other} has the same unique key")
     rows = [job for job, _ in written]
     last = None if callback is None else rows.pop()
     new = SubmittedGroup(group, rows, last)

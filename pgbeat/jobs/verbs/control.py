@@ -16,7 +16,7 @@ from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import InvalidJob, InvalidTransition, NotFound, NotUnique
 from pgbeat.jobs.checks import user_limits
-from pgbeat.jobs.checks.permissions import Verb, require, require_task, sees
+from pgbeat.jobs.checks.permissions import Verb, named, require, require_task, sees
 from pgbeat.jobs.flow import depends_on, dispatch, lifecycle
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.lanes import waiting
@@ -259,11 +259,8 @@ def retry(
         key = UniqueKey(job.task, job.unique_key)
         taken = unique_keys.lock_and_find(connection, job.namespace, {key: None})
         if key in taken:
-            other, state = taken[key]
-            raise NotUnique(
-                f"job {job.id} can't be retried: job {other}, which has the same unique key, "
-                f"is {state}"
-            )
+            other = named(unit.actor, jobs.get(connection, taken[key][0]))
+            raise NotUnique(f"job {job.id} can't be retried: {other} has the same unique key")
     new = retries.insert_by_hand(connection, job.id, job_source=job_source, priority=priority)
     if new is None:
         raise InvalidTransition.of(job.id, jobs.get(connection, job.id).state, "retried")

@@ -105,7 +105,7 @@ def _show(
         chain = jobs.find_brief(connection, [key for key in (job.retry_of, job.retried_by) if key])
         parents = dependencies.of_jobs(connection, [job.id], limit=_MEMBERS).get(job.id, [])
         parent_jobs = {row.id: row for row in jobs.find_brief(connection, [p.id for p in parents])}
-        following = dependencies.dependents(connection, job.id, limit=20)
+        following = dependencies.dependents(connection, visit.caller, job.id, limit=20)
         dependents = jobs.find_brief(connection, following)
         members = groups.members(connection, job.group_id, limit=_MEMBERS) if job.group_id else []
         fields = _fields(visit)
@@ -130,7 +130,7 @@ def _show(
         chain=sorted(redactor.rows(chain), key=lambda retry: retry.attempt),
         members=members,
         parents=[(parent, parent_jobs.get(parent.id)) for parent in parents],
-        dependents=[dependent for dependent in dependents if _may(visit, "show", dependent)],
+        dependents=dependents,
         progress=progress_of(runs[0]) if runs and job.state == "running" else None,
         verbs=[verb for verb in _offered(job) if _may(visit, verb, job)],
         may_run_like=_may_run_like(visit, job),
