@@ -149,10 +149,10 @@ class Settings:
     web_tasks: tuple[str, ...] = _setting((), readers.globs)
     #: Whether users may run such tasks in the web process itself (`/direct`).
     web_direct: bool = _setting(False, readers.flag)
-    #: How many changes a user may make in a minute in a web process; 0: any number. Like the next
-    #: two, not for administrators.
+    #: How many changes and sign-ins a user may make in a minute in a web process; 0: any number.
+    #: Like the next two, not for administrators.
     web_user_rate: int = _setting(120, readers.number(0, highest=1_000_000, whole=True))
-    #: How many jobs a user may make in one request; 0: any number.
+    #: How many jobs, with their links, a user may make in one request; 0: any number.
     web_user_jobs: int = _setting(1000, readers.number(0, highest=1_000_000, whole=True))
     #: How many days ahead a user's job may be; 0: any number.
     web_user_days: float = _setting(30.0, readers.number(0, highest=36_500))

@@ -56,6 +56,8 @@ def login(
     except InvalidToken:
         logger.warning("A sign-in from %s was refused", address(request))
         return refused(request, next_path)
+    if caller.is_restricted:
+        backend.rates.take(caller.name)
     _note(request, backend, caller)
     response = RedirectResponse(root(request) + _local(next_path), 303)
     response.set_cookie(COOKIE, written, max_age=seconds, **cookie_options(request))

@@ -49,12 +49,14 @@ def check(
     """Checks what an actor asks of a job of this task, which they may run.
 
     Raises `Forbidden` for tasks to which its options link and for what an administrator has chosen,
-    and `InvalidJob` for a time that is too far away and for queues that don't exist.
+    and `InvalidJob` for too many links, a time that is too far away and queues that don't exist.
     """
     options = asked.publish_options
     require_call(actor, None, options)
     if not actor.is_restricted:
         return
+    links = reserved.linked(options)
+    require_few(actor, defaults.settings, 1 + len(links))
     if run_at is not None:
         require_time(defaults.settings, run_at, defaults.now)
     if asked.policy.template is not None:
@@ -63,7 +65,7 @@ def check(
         _require_queues(defaults.connection, defaults.settings, app, queues)
     if task_policy is not None and asked.policy.template is None:
         _require_of_policy(task, task_policy, asked.policy, options)
-    for link in reserved.linked(options):
+    for link in links:
         _require_of_link(app, link)
 
 
@@ -158,11 +160,16 @@ def require_time(settings: Settings, run_at: datetime | None, now: datetime) -> 
 
 
 def require_few(actor: Actor, settings: Settings, count: int) -> None:
-    """Raises `InvalidJob` for more jobs than a user may make at once."""
+    """Raises `InvalidJob` for more jobs and links than a user may make at once."""
     most = settings.web_user_jobs
     if actor.is_restricted and most and count > most:
-        message = f"users make at most {most:,} jobs at once (pgbeat_web_user_jobs)"
+        message = f"users make at most {most:,} jobs at once, links included (pgbeat_web_user_jobs)"
         raise InvalidJob.of("jobs", "out_of_range", message)
+
+
+def link_count(actor: Actor, options: Mapping[str, Any]) -> int:
+    """Returns how many tasks a user's job sends when it ends. Raises as `reserved.linked`."""
+    return len(reserved.linked(options)) if actor.is_restricted else 0
 
 
 def own_key(actor: Actor, key: str) -> str:

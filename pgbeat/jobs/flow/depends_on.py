@@ -25,7 +25,7 @@ OUTCOMES = ("completed", "finished")
 def existing(unit: UnitOfWork, spec: JobSpec) -> list[str]:
     """Returns the ids of the existing jobs on which a job depends, each once.
 
-    Raises `InvalidJob` if one doesn't exist, as for a user those of others don't, and `Forbidden` if
+    Raises `InvalidJob` if one doesn't exist (for users, those of others don't), and `Forbidden` if
     the actor may not see it.
     """
     if spec.key is not None:

@@ -62,9 +62,12 @@ def prepare_members(
     user_limits.require_few(unit.actor, unit.settings, len(members))
     group_id, app = uuid4(), unit.require_app()
     specs: list[JobSpec] = []
+    links = 0
     with members_of.numbered() as at:
         for at.number, member in enumerate(members):
             specs.append(members_of.spec(member))
+            links += user_limits.link_count(unit.actor, specs[-1].options)
+    user_limits.require_few(unit.actor, unit.settings, len(members) + links)
     last = None if callback is None else _callback_spec(callback)
     policies = [spec.policy for spec in (*specs, *([] if last is None else [last]))]
     defaults = JobDefaults(unit.connection, unit.settings, policies)

@@ -29,22 +29,22 @@ def submit(
 ) -> list[str]:
     """Makes jobs of the actor's, and returns their ids. Raises as `submit_many`."""
     ids: list[str] = []
+    links = 0
     numbered = enumerate(jobs)
     while batch := list(islice(numbered, _BATCH)):
-        user_limits.require_few(unit.actor, unit.settings, len(ids) + len(batch))
-        ids += _write(unit, batch, policy, job_source)
+        specs: list[tuple[int, JobSpec]] = []
+        with members.numbered("job") as at:
+            for at.number, member in batch:
+                specs.append((at.number, members.spec(member, policy)))
+                links += user_limits.link_count(unit.actor, specs[-1][1].options)
+        user_limits.require_few(unit.actor, unit.settings, len(ids) + len(batch) + links)
+        ids += _write(unit, specs, job_source)
     if ids:
         unit.record_action("create", "job", f"{len(ids)} jobs", None, {"jobs": len(ids)})
     return ids
 
 
-def _write(
-    unit: UnitOfWork, batch: list[tuple[int, Any]], policy: JobPolicy, job_source: str
-) -> list[str]:
-    specs: list[tuple[int, JobSpec]] = []
-    with members.numbered("job") as at:
-        for at.number, member in batch:
-            specs.append((at.number, members.spec(member, policy)))
+def _write(unit: UnitOfWork, specs: list[tuple[int, JobSpec]], job_source: str) -> list[str]:
     policies = {id(spec.policy): spec.policy for _, spec in specs}
     defaults = JobDefaults(unit.connection, unit.settings, policies.values())
     preparer = prepare.Preparer(unit.require_app(), defaults, unit.actor, job_source)

@@ -272,3 +272,29 @@ def test_users_make_so_many_jobs_at_once_at_most(job_control: JobControl, sql: S
                 make(unit, [order] * count)
             assert [(p.field, p.code) for p in refused.value.problems] == [("jobs", "out_of_range")]
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(14,)]
+
+
+def test_links_count_as_jobs(job_control: JobControl, sql: Sql) -> None:
+    """Whoever ends the job sends a task for each."""
+    link: dict[str, Any] = {"task": "jobs.add", "args": [1], "kwargs": {}, "options": {}}
+    orders: list[list[dict[str, Any]]] = [
+        [{"link": [link] * 3}],
+        [{"link": [link], "link_error": [link, link]}],
+        [{"link": {**link, "options": {"link": [link, link]}}}],
+        [{"link": link}, {"link": link}],
+    ]
+    for options in orders:
+        jobs = [{"task": "jobs.add", "args": [1], "options": each} for each in options]
+        for make in (
+            lambda unit, some: submit_many.submit(unit, some, NO_POLICY, job_source="user_api"),
+            lambda unit, some: submit_group.submit(unit, some, job_source="user_api"),
+        ):
+            unit = job_control.unit(ALICE)
+            with pytest.raises((InvalidJob, InvalidSchedule)) as refused, unit.transaction():
+                make(unit, jobs)
+            assert [(p.field, p.code) for p in refused.value.problems] == [("jobs", "out_of_range")]
+            with job_control.unit(ROOT).transaction() as unit:
+                make(unit, jobs)
+    with raises(InvalidJob, ("jobs", "out_of_range")):
+        job_control.order(1, actor=ALICE, options={"link": [link] * 3})
+    assert job_control.order(1, actor=ALICE, options={"link": [link] * 2}).is_new

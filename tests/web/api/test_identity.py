@@ -4,6 +4,7 @@ from typing import Any
 
 from celery import Celery
 
+from pgbeat.access.tokens import Scope
 from tests.support.command_line import Sql
 from tests.support.web import HOST, Web, done, errors, opened, problem
 from tests.web.api.made_schedules import PATH, SCHEDULE
@@ -74,6 +75,17 @@ def test_the_cookie_goes_by_tls_alone_where_there_is_tls(web: Web) -> None:
     browser = web.client(base_url="https://pgbeat.test")
     answer = browser.post("/login", data={"token": web.token("alice")})
     assert "secure" in answer.headers["set-cookie"].lower().split("; ")
+
+
+def test_sign_ins_count_as_changes(app: Celery, sql: Sql) -> None:
+    """Each is recorded in the audit."""
+    scopes: tuple[Scope, ...] = ("user", "viewer", "metrics", "admin")
+    with opened(app, web_user_rate=2) as web:
+        for scope in scopes:
+            sent = {"token": web.token(f"a-{scope}", scope)}
+            statuses = [web.nobody.post("/login", data=sent).status_code for _ in range(3)]
+            assert statuses == [303, 303, 303 if scope == "admin" else 429]
+    assert sql("SELECT count(*) FROM pgbeat.audit WHERE verb = 'sign_in'") == [(9,)]
 
 
 def test_a_wrong_token_signs_nobody_in(web: Web) -> None:
