@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from celery import Celery
 from fastapi import Depends, Request
@@ -198,10 +199,17 @@ def cookie_options(request: Request) -> dict[str, Any]:
     """Returns how cookies are set: for this app alone, and not for scripts."""
     return {
         "path": root(request) or "/",
-        "secure": request.url.scheme == "https",
+        "secure": request.url.scheme == "https" or _is_behind_tls(request),
         "httponly": True,
         "samesite": "strict",
     }
+
+
+def _is_behind_tls(request: Request) -> bool:
+    """Returns whether `web_url` says so of the request's host, whose proxy may not be trusted."""
+    backend: WebBackend = request.app.state.pgbeat
+    url = urlsplit(backend.settings.web_url.lower())
+    return url.scheme == "https" and url.netloc == request.url.netloc.lower().removesuffix(":443")
 
 
 def path_below_root(scope: Scope) -> str:

@@ -43,13 +43,14 @@ EVERYTHING: dict[str, Any] = {
         {"name": "io", "queues": ["mail", "feeds"], "pool": "threads", "concurrency": 50},
     ],
     "web": {
+        "forwardedAllowIps": "10.0.0.0/8",
         "ingress": {
             "enabled": True,
             "className": "nginx",
             "host": "jobs.example.com",
             "tlsSecret": "jobs-tls",
             "annotations": {"example.com/size": "1m"},
-        }
+        },
     },
     "migrate": {"secret": "proj-owner"},
     "networkPolicy": {
@@ -229,6 +230,20 @@ def test_workers_are_scraped_where_they_listen(everything: Manifests, tmp_path: 
     of = container(everything, "shop-pgbeat-worker-io")
     listen = environ(of, tmp_path)["PGBEAT_METRICS_LISTEN"]
     assert listen == f"0.0.0.0:{of['ports'][0]['containerPort']}"
+
+
+def test_the_web_side_believes_the_ingress_controller(
+    least: Manifests, everything: Manifests
+) -> None:
+    name = "FORWARDED_ALLOW_IPS"
+    for found, wanted in ((least, {}), (everything, {"shop-pgbeat-web": "10.0.0.0/8"})):
+        variables = {pod: container(found, pod)["env"] for pod, _ in pods(found)}
+        assert wanted == {
+            pod: each["value"]
+            for pod, env in variables.items()
+            for each in env
+            if each["name"] == name
+        }
 
 
 def test_hooks_need_nothing_of_the_release(everything: Manifests) -> None:

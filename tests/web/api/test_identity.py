@@ -77,6 +77,17 @@ def test_the_cookie_goes_by_tls_alone_where_there_is_tls(web: Web) -> None:
     assert "secure" in answer.headers["set-cookie"].lower().split("; ")
 
 
+def test_the_setting_says_that_a_proxy_speaks_tls(app: Celery) -> None:
+    """The proxy may be one that is not trusted with X-Forwarded-Proto."""
+    with opened(app, web_url="https://jobs.example.com/") as web:
+        token = web.token("alice")
+        for host, is_secure in (("jobs.example.com", True), ("localhost:8080", False)):
+            browser = web.client(base_url=f"http://{host}")
+            answer = browser.post("/login", data={"token": token})
+            cookie = answer.headers["set-cookie"].lower().split("; ")
+            assert ("secure" in cookie) is is_secure
+
+
 def test_sign_ins_count_as_changes(app: Celery, sql: Sql) -> None:
     """Each is recorded in the audit."""
     scopes: tuple[Scope, ...] = ("user", "viewer", "metrics", "admin")
