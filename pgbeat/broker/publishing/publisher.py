@@ -227,16 +227,12 @@ class HeldPublishes:
             predeclare.declare(app, connection, self.calls)
         for call in self.calls.values():
             call(connection)
-        self._forget_declarations()
+        self.queues, self.calls = set(), {}
 
     def clear(self) -> None:
         """Drops all of it."""
         self.messages.clear()
-        self._forget_declarations()
-
-    def _forget_declarations(self) -> None:
-        self.queues.clear()
-        self.calls.clear()
+        self.queues, self.calls = set(), {}
 
 
 class TransactionPublisher:
