@@ -130,7 +130,9 @@ class Issuer:
 def _cached(published: jwt.PyJWKClient, kid: str) -> Any:
     """Returns a key that was fetched lately; `None` if there is none. It waits for nobody."""
     cache = published.jwk_set_cache
-    keys = cache.get() if cache is not None else None
+    keys: Any = cache.get() if cache is not None else None
+    if isinstance(keys, dict):  # as PyJWT 2.14 keeps them
+        keys = jwt.PyJWKSet.from_dict(keys)
     for key in keys.keys if keys is not None else ():
         if key.key_id == kid and key.public_key_use in ("sig", None):
             return key.key
