@@ -98,11 +98,17 @@ class MissingMessages:
     ) -> Lanes:
         """Gives up jobs whose worker accepted them and died before it recorded that they began.
 
-        Those whose tasks have succeeded all the same are completed, though their worker may live:
-        Celery doesn't run again what has succeeded (`worker_deduplicate_successful_tasks`), and
-        gives no signal.
+        Those whose tasks have succeeded all the same are completed; with
+        `worker_deduplicate_successful_tasks`, by which Celery doesn't run them again and gives no
+        signal, also if the worker lives.
         """
-        values = {"namespace": self._namespace, "dead": list(dead), "ends": _ENDS, **page._asdict()}
+        values = {
+            "namespace": self._namespace,
+            "dead": list(dead),
+            "deduplicates": bool(publisher.app.conf.worker_deduplicate_successful_tasks),
+            "ends": _ENDS,
+            **page._asdict(),
+        }
         rows = connection.execute(_ACCEPTED, values).all()
         workers_gone = {str(row.id): row.name for row in rows if row.is_gone}
         if len(workers_gone) == _ENDS:

@@ -8,9 +8,10 @@ SELECT d.job_id, d.reason FROM kombu_message_dead d JOIN pgbeat.unfinished_jobs 
    AND NOT EXISTS (SELECT FROM kombu_message m WHERE m.job_id = d.job_id)
  LIMIT 500
 
--- Accepted, and not recorded as begun. `is_gone`: by a worker that is dead or has left. A worker that is
--- not registered yet, or has lost its session, lives as long as its consumer. If a worker records
--- nothing, its jobs are never given up: they may have run. OFFSET 0 as below.
+-- Accepted, and not recorded as begun. `is_gone`: by a worker that is dead or has left; others are asked
+-- for only if it `deduplicates`. A worker that is not registered yet, or has lost its session, lives as
+-- long as its consumer. If a worker records nothing, its jobs are never given up: they may have run.
+-- OFFSET 0 as below.
 -- name: accepted
 WITH accepted AS MATERIALIZED (
     SELECT a.id, a.job_id, a.consumer_id, a.ended_at, w.name,
@@ -18,7 +19,8 @@ WITH accepted AS MATERIALIZED (
       FROM pgbeat.message_ends a LEFT JOIN pgbeat.workers w ON w.id = a.worker_id
      WHERE a.id > :after AND a.id <= :last
        AND a.how = 'accepted' AND a.worker_id IS NOT NULL
-       AND a.ended_at < now() - interval '10 seconds'),
+       AND a.ended_at < now() - interval '10 seconds'
+       AND (:deduplicates OR w.id IS NULL OR w.id = ANY (CAST(:dead AS integer[])))),
 living AS MATERIALIZED (
     SELECT id FROM pgbeat.consumers WHERE EXISTS (SELECT FROM accepted WHERE has_left)
     EXCEPT SELECT pgbeat.dead_consumers() WHERE EXISTS (SELECT FROM accepted WHERE has_left))

@@ -124,7 +124,9 @@ def test_a_lost_execution_of_a_job_that_another_worker_has_accepted(
 
 def test_a_success_that_celery_does_not_run_again(fake_workers: FakeWorkers) -> None:
     """Its message was delivered again, and dropped without a signal, by a worker that lives."""
-    fake_workers.app.conf.result_backend = "pgbeat://"
+    fake_workers.app.conf.update(
+        result_backend="pgbeat://", worker_deduplicate_successful_tasks=True
+    )
     fake_workers.worker(1, missing=60)
     fake_workers.worker(2, lives=True)
     begun, unrecorded, other = (fake_workers.job() for _ in range(3))
