@@ -138,8 +138,7 @@ class Store:
             self._is_shared = True
         if not self._is_shared or working.is_brief:
             return working
-        wait = f"{int(lock_waits.PATIENCE * 1000)}ms"
-        connections.configure(working.connection, {"lock_timeout": wait})
+        connections.configure(working.connection, lock_waits.LIMITED)
         return working._replace(is_brief=True)
 
     def _is_broken(self, checked: bool) -> bool:

@@ -19,7 +19,7 @@ from pgbeat.jobs.running.task_logs import ExecutionLog
 from pgbeat.jobs.states import retries
 from pgbeat.monitoring.statistics import ExecutionStatistics
 from pgbeat.storable import is_deep
-from pgbeat.views import View
+from pgbeat.views import View, readable
 
 #: Columns that only pgbeat needs, and the checkpoint, which `detail` has.
 HIDDEN = {"schedule_id", "position", "fair_key", "message", "canvas", "keeps_id", "checkpoint"}
@@ -32,8 +32,7 @@ _OF_CHAIN = ("id", "state", "attempt", "created_at", "error")
 def job(row: Job) -> View:
     """Returns a job."""
     columns = {name: value for name, value in row._asdict().items() if name not in HIDDEN}
-    deep = {name: other for name, other in _IF_DEEP.items() if is_deep(columns[name])}
-    return columns | deep | {"waits_for_event": row.waits_for_event}
+    return readable(columns, _IF_DEEP) | {"waits_for_event": row.waits_for_event}
 
 
 def listed(connection: Connection, rows: Sequence[Job], redactor: Redactor) -> list[View]:

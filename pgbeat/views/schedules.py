@@ -16,8 +16,7 @@ from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules.forecast import Expected, call, of_schedule
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Entry, Stats, Tick
-from pgbeat.storable import is_deep
-from pgbeat.views import View
+from pgbeat.views import View, readable
 from pgbeat.views import jobs as job_views
 from pgbeat.webhooks import check_ins
 
@@ -36,11 +35,9 @@ _RECENT = ("id", "state", "created_at", "finished_at")
 def schedule(row: Schedule) -> View:
     """Returns a schedule."""
     columns = {name: value for name, value in row._asdict().items() if name not in HIDDEN}
-    deep = {name: other for name, other in _IF_DEEP.items() if is_deep(columns[name])}
     # Other fields tell what an active schedule waits for.
-    return (
-        columns | deep | {"state": "active" if row.state in ("waiting", "retrying") else row.state}
-    )
+    state = "active" if row.state in ("waiting", "retrying") else row.state
+    return readable(columns, _IF_DEEP) | {"state": state}
 
 
 def with_health(row: Schedule, row_health: Health) -> View:

@@ -103,9 +103,7 @@ class Leader:
         wait = max(0.02, 0.8 * self._interval)
         if self._acquire(connection, wait):
             connection.execute(text("SELECT set_config('pgbeat.leader', 'on', false)"))
-            connections.configure(
-                connection, {"lock_timeout": f"{int(lock_waits.PATIENCE * 1000)}"}
-            )
+            connections.configure(connection, lock_waits.LIMITED)
             connection.execute(text(f"LISTEN {channels.SCHEDULES}"))
             connection.execute(text(f"LISTEN {channels.LANES}"))
             self._note_server(connection)

@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 #: Seconds for which the leader waits for a lock, and for one that is known to be held.
 PATIENCE, BRIEFLY = 0.1, 0.01
+#: The settings of a session that waits no longer than `PATIENCE`.
+LIMITED = {"lock_timeout": f"{int(PATIENCE * 1000)}"}
 #: Why something is postponed, for rows and logs.
 LOCKED = "another transaction holds a lock that it needs"
 #: Seconds after which something postponed is tried again, the first time and at most.
