@@ -118,8 +118,7 @@ class Overview(NamedTuple):
 
 _COUNTS = text(
     """
-    SELECT s.state,
-           (SELECT count(*) FROM pgbeat.newest_jobs(:namespace, s.state, '-infinity', :most))
+    SELECT s.state, (SELECT count(*) FROM pgbeat.newest_jobs(:namespace, s.state, :most))
       FROM unnest(CAST(:states AS text[])) AS s (state)
     """
 )

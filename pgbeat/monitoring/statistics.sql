@@ -20,7 +20,7 @@ WITH newest AS MATERIALIZED (
     SELECT j.id, j.created_at
       FROM unnest(ARRAY['running', 'completed', 'failed', 'cancelled', 'skipped'])
            AS s (state) CROSS JOIN LATERAL
-           pgbeat.newest_jobs(:namespace, s.state, '-infinity', :newest + 1) AS j
+           pgbeat.newest_jobs(:namespace, s.state, :newest + 1) AS j
      ORDER BY j.created_at DESC, j.id DESC LIMIT :newest + 1)
 SELECT e.state, e.lost, e.started_at, e.finished_at, e.duration_ms
   FROM newest n CROSS JOIN LATERAL (

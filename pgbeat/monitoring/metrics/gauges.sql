@@ -56,8 +56,7 @@ SELECT k.state, count(d.state) FROM (VALUES ('disabled'), ('completed')) AS k (s
 -- name: jobs
 SELECT s.state, found.job_source, count(found.job_source)
   FROM unnest(CAST(:states AS text[]), CAST(:most AS integer[])) AS s (state, most)
-       LEFT JOIN LATERAL
-       pgbeat.newest_jobs(:namespace, s.state, '-infinity', s.most, true) AS found ON true
+       LEFT JOIN LATERAL pgbeat.newest_jobs(:namespace, s.state, s.most, true) AS found ON true
  GROUP BY 1, 2
 
 -- name: lanes

@@ -43,7 +43,8 @@ SELECT outcome, why, number, at, schedule, schedules,
   FROM said
 
 -- name: jobs
-SELECT s.state, (SELECT count(*) FROM pgbeat.newest_jobs(:namespace, s.state, s.since, :most))
+SELECT s.state, (SELECT count(*) FROM pgbeat.newest_jobs(:namespace, s.state, :most)
+                  WHERE created_at > s.since)
   FROM (VALUES ('pending', timestamptz '-infinity'), ('scheduled', '-infinity'),
                ('running', '-infinity'), ('paused', '-infinity'),
                ('completed', now() - interval '1 day'), ('failed', now() - interval '1 day'),

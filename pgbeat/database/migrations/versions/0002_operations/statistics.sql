@@ -19,7 +19,7 @@ $$;
 -- the planner must not know: else it needs no order by state, which no other index has. Only with
 -- `sourced`, which the index doesn't know, are the rows themselves read.
 CREATE FUNCTION pgbeat.newest_jobs(
-    namespace text, state text, since timestamptz, most bigint, sourced boolean DEFAULT false)
+    namespace text, state text, most bigint, sourced boolean DEFAULT false)
 RETURNS TABLE (id uuid, created_at timestamptz, job_source text)
 LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET jit = off
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
@@ -29,14 +29,12 @@ BEGIN
         SELECT j.id, j.created_at, j.job_source FROM pgbeat.jobs j
          WHERE j.namespace = newest_jobs.namespace
            AND j.state >= newest_jobs.state AND j.state <= newest_jobs.state
-           AND (j.state, j.created_at) > (newest_jobs.state, since)
          ORDER BY j.state DESC, j.created_at DESC, j.id DESC LIMIT most;
     ELSE
         RETURN QUERY
         SELECT j.id, j.created_at, NULL::text FROM pgbeat.jobs j
          WHERE j.namespace = newest_jobs.namespace
            AND j.state >= newest_jobs.state AND j.state <= newest_jobs.state
-           AND (j.state, j.created_at) > (newest_jobs.state, since)
          ORDER BY j.state DESC, j.created_at DESC, j.id DESC LIMIT most;
     END IF;
 END
