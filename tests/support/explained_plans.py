@@ -1,7 +1,6 @@
 """Explains the statements that are sent, as Postgres plans them with and without parameters."""
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -39,7 +38,6 @@ class Plan(NamedTuple):
     pages: int
     #: Of the plan that Postgres would keep for any parameters, if it were the cheaper one.
     kept: list[Scan]
-    milliseconds: float
     #: As Postgres estimates it. Above `jit_above_cost`, a server with LLVM compiles the statement.
     cost: float
 
@@ -95,20 +93,17 @@ class Explained:
         raw = connections.driver(self.connection)
         inside = raw.info.transaction_status == TransactionStatus.INTRANS
         raw.execute("SAVEPOINT explained" if inside else "BEGIN")
-        began = time.perf_counter()
         try:
             [(plan,)] = raw.execute(
                 f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}".encode(), parameters
             ).fetchall()
-            took = (time.perf_counter() - began) * 1000
             kept = self._kept(raw, statement, parameters, plan[0]["Plan"]["Total Cost"])
         finally:
             raw.execute("ROLLBACK TO explained" if inside else "ROLLBACK")
         scans = list(self._scans(plan[0]["Plan"]))
-        took = min(took, plan[0]["Planning Time"] + plan[0]["Execution Time"])
         top = plan[0]["Plan"]
         pages = top["Shared Hit Blocks"] + top["Shared Read Blocks"]
-        self.plans.append(Plan(statement, scans, pages, kept, took, top["Total Cost"]))
+        self.plans.append(Plan(statement, scans, pages, kept, top["Total Cost"]))
 
     def _kept(self, raw: Any, statement: str, parameters: Any, cost: float) -> list[Scan]:
         """Explains a statement without parameters too, as Postgres may plan a prepared one."""

@@ -1,14 +1,8 @@
-"""Explains the statements that are sent all the time, on a database with very many rows.
+"""Explains the statements that are sent all the time, on a database with very many rows."""
 
-`python -m tests.support.query_plans benchmarks/plans.md` measures a million jobs, and writes it.
-"""
-
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
@@ -40,7 +34,6 @@ from pgbeat.jobs.states import retries
 from pgbeat.monitoring import statistics
 from pgbeat.monitoring.metrics import counters, gauges
 from pgbeat.schedules import ticks
-from pgbeat.testing.databases import Databases, TemporaryServer
 from pgbeat.web.pages import summaries
 from pgbeat.webhooks import deliveries
 from pgbeat.webhooks import outbox as webhook_outbox
@@ -48,7 +41,6 @@ from pgbeat.webhooks.incidents.recovery import Recovery
 from tests.support.databases import connected
 from tests.support.explained_plans import Explained, Plan
 from tests.support.jobs import ADMIN, new_job
-from tests.support.many_rows import fill
 
 #: A table of as many is best gone through.
 _FEW_PAGES = 200
@@ -345,74 +337,3 @@ def explained(dsn: str, rows: int) -> Iterator[tuple[World, Explained]]:
     with connected(dsn) as connection:
         yield World(settings, made, rows), Explained(connection)
     app.close()
-
-
-def _page(found: Mapping[str, list[Plan]], rows: int, version: str) -> str:
-    lines = [
-        "# Plans of the hot queries",
-        "",
-        f"Measured on Postgres {version} with {rows:,} jobs of {max(100, rows // 1000):,} "
-        f"schedules, as many executions and ticks, {rows // 4:,} deliveries and {rows // 200:,} "
-        "groups; the database lies in memory. "
-        "`python -m tests.support.query_plans benchmarks/plans.md` writes this page, and "
-        "`tests/integration/test_plans.py` holds the plans to it: none goes through a table.",
-        "",
-        "Time is that of all statements together, planning included. *Reads* are the rows that a "
-        "plan meets in the tables that grow, and the index that leads there; those that it meets "
-        "and leaves aside count.",
-        "",
-        "| | ms | statements | reads |",
-        "|---|---:|---:|---|",
-    ]
-    for name, plans in found.items():
-        total = sum(plan.milliseconds for plan in plans)
-        met: dict[tuple[str, str], int] = {}
-        for plan in plans:
-            for scan in plan.scans:
-                if scan.kind != "Bitmap Heap Scan":
-                    key = (scan.table, scan.by or scan.kind)
-                    met[key] = met.get(key, 0) + scan.rows
-        reads = ", ".join(f"{count:,} by `{index}`" for (_, index), count in met.items() if count)
-        lines.append(f"| {name} | {total:.1f} | {len(plans)} | {reads or 'none'} |")
-    return "\n".join(lines) + "\n"
-
-
-def main(path: str, rows: int = 1_000_000) -> None:
-    """Writes the page."""
-    server = TemporaryServer()
-    databases = Databases(server.dsn)
-    try:
-        with databases.lent() as dsn:
-            began = time.perf_counter()
-            fill(dsn, rows)
-            print(f"filled in {time.perf_counter() - began:.0f} s")
-            found: dict[str, list[Plan]] = {}
-            with explained(dsn, rows) as (world, plans):
-                version = str(connections.driver(plans.connection).info.server_version // 10_000)
-                for name, query in QUERIES.items():
-                    try:
-                        for _ in range(2):  # the second time, what it reads is in memory
-                            found[name] = plans.of(query.call, world)
-                    except Exception as error:
-                        print("FAILED", name, type(error).__name__, str(error)[:1500])
-                        connections.driver(plans.connection).rollback()
-                        continue
-                    print(name, *query.problems(found[name]), sep=" !! ")
-                    for plan in found[name]:
-                        print(
-                            "   ",
-                            f"{plan.milliseconds:.1f} ms, {plan.pages} pages",
-                            *plan.scans,
-                            sep="\n      ",
-                        )
-                        for scan in plan.kept:
-                            if scan.kind == "Seq Scan":
-                                print("       KEPT", scan)
-            Path(path).write_text(_page(found, rows, version))
-    finally:
-        databases.close()
-        server.remove()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
