@@ -68,6 +68,14 @@ def chain(connection: Connection, job_id: UUID) -> list[Job]:
     return [Job(*row) for row in rows]
 
 
+_LOCK = text(sql.load("retries.sql", "lock"))
+
+
+def lock_chain(connection: Connection, job_id: UUID) -> None:
+    """Locks the first attempt of a job's chain, so that nobody else retries another of them."""
+    connection.execute(_LOCK, {"id": job_id})
+
+
 _UNFINISHED = text(sql.load("retries.sql", "unfinished"))
 
 

@@ -45,6 +45,11 @@ linked AS (
       FROM made WHERE old.id = :id AND old.retried_by IS NULL)
 SELECT * FROM made
 
+-- name: lock
+SELECT id FROM pgbeat.ended_jobs
+ WHERE id = ANY (ARRAY(SELECT pgbeat.retry_chain(CAST(:id AS uuid))))
+ ORDER BY created_at, id LIMIT 1 FOR UPDATE
+
 -- name: unfinished
 SELECT j.id FROM pgbeat.unfinished_jobs j
  WHERE j.id = ANY (ARRAY(SELECT pgbeat.retry_chain(CAST(:id AS uuid)))) ORDER BY j.created_at, j.id

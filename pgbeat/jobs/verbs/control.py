@@ -25,8 +25,8 @@ from pgbeat.jobs.lanes.waiting import Where
 from pgbeat.jobs.messages import kept_messages
 from pgbeat.jobs.preparing.defaults import JobDefaults
 from pgbeat.jobs.preparing.prepare import JobSpec, Preparer
+from pgbeat.jobs.rows import ids, unique_keys
 from pgbeat.jobs.rows import model as jobs
-from pgbeat.jobs.rows import unique_keys
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.rows.unique_keys import UniqueKey
 from pgbeat.jobs.running import stacks, steps
@@ -237,6 +237,7 @@ def retry(
     if another job has its unique key; `InvalidJob` if its arguments or the step are not known.
     """
     publisher, connection = unit.publisher, unit.connection
+    retries.lock_chain(connection, ids.parse(job_id, "job"))
     job = lock(unit, "retry", job_id)
     require_task(unit.actor, job.task, of_template=job.template is not None)
     if priority is not None:

@@ -801,6 +801,21 @@ def test_retry_of_an_early_attempt(job_control: JobControl, sql: Sql) -> None:
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(3,)]
 
 
+def test_two_attempts_are_retried_at_once(make_job_control: JobControls, sql: Sql) -> None:
+    job_control, other = make_job_control(), make_job_control()
+    first = fails(job_control, job_control.make(max_attempts=1))
+    second = fails(job_control, job_control.do(control.retry, first, job_source="user_cli"))
+    retry = partial(other.do, control.retry, first, job_source="user_cli")
+    with pytest.raises(InvalidTransition), job_control.unit(ALICE).transaction() as unit:
+        third = control.retry(unit, second.id, job_source="user_cli")
+        with ThreadPoolExecutor(1) as pool:
+            too = pool.submit(retry)
+            until(lambda: too.done() or sql(WAITS), what="it waits")
+            unit.connection.commit()
+            too.result(30)
+    assert sql("SELECT id FROM pgbeat.unfinished_jobs") == [(third.id,)]
+
+
 def test_retry_of_one_of_a_kind(job_control: JobControl) -> None:
     job = fails(job_control, job_control.make(unique_key="k", max_attempts=1))
     other = job_control.make(unique_key="k")
