@@ -3,7 +3,7 @@
 --
 -- Invariants: recording again changes nothing. An execution never ends before it began, however much
 -- the ways of two messages differ. One that was given up as lost but was alive records how it really
--- ended (`late_ends`); its job has gone on, and stays as it is, unless the execution completed.
+-- ended (`late_ends`); its job has gone on, and stays as it is, unless the execution completed it.
 WITH r AS MATERIALIZED (
     SELECT *, statement_timestamp() - coalesce(ended, 0) * interval '1 second' AS ended_at,
            job_state IN ('completed', 'failed', 'cancelled', 'skipped') AS ends_job

@@ -252,6 +252,16 @@ def test_one_that_was_delivered_again_and_completes_decides(
     assert fake_workers.now(job_id) == ("completed", ends)
 
 
+def test_one_that_another_task_replaced_ends_no_job(fake_workers: FakeWorkers) -> None:
+    """Its replacement may have begun, and even snoozed, before that is recorded."""
+    job_id = fake_workers.job()
+    replaced, other = [fake_workers.run(job_id, worker) for worker in (1, 2)]
+    fake_workers.end(other, job_id, "snoozed", "scheduled", runs_in=3600, message={})
+    assert not fake_workers.end(replaced, job_id, "completed", "pending")
+    ends = [("completed", False, None), ("snoozed", False, None)]
+    assert fake_workers.now(job_id) == ("scheduled", ends)
+
+
 def test_one_that_snoozed_beside_another_run_is_sent_again(fake_workers: FakeWorkers) -> None:
     """The snooze has deleted the message that the other one held, which says so at its end."""
     job_id = fake_workers.job()

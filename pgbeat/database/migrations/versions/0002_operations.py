@@ -30,6 +30,7 @@ PARTS = (
     "freshness",
     "upstreams",
     "schedule_retries",
+    "executions",
     "job_ends",
     "cron_lines",
     "webhook_formats",
