@@ -88,8 +88,11 @@ class EndRecorder(Protocol):
     def lost(self, error: BaseException) -> None:
         """Notes that nothing of it is kept, whatever Celery says of the task's end."""
 
-    def write(self, working: Joined, *, is_once: bool) -> None:
-        """Writes it. With `is_once`, raises `ClaimLost` if its job has been completed before."""
+    def write(self, working: Joined, *, is_once: bool) -> bool:
+        """Writes it; returns whether it should have gone on, and its job has ended.
+
+        With `is_once`, raises `ClaimLost` if its job has been completed before.
+        """
 
     def committed(self) -> None:
         """Does what must wait for the commit."""
@@ -335,9 +338,14 @@ class TaskEnding:
 
     def _record(self, working: Joined) -> None:
         # The job before its message and its result, as whoever else ends a job locks them.
-        if self.execution is not None:
-            self.execution.write(working, is_once=self._own is not None)
+        self._write(working)
         self._acknowledge(working)
+
+    def _write(self, working: Joined) -> None:
+        """Writes the execution. What the task sends for a job that has ended is dropped."""
+        is_once = self._own is not None
+        if self.execution is not None and self.execution.write(working, is_once=is_once):
+            self._held.clear()
 
     def _publish(self, mark: Callable[[], None], block: Any) -> None:
         mark()

@@ -128,7 +128,7 @@ class BatchEnding(_Kept):
         # A member that waits again has its message deleted: the acknowledgement comes before that.
         self.recorded.lock(working)
         self._acknowledge(working)
-        self.recorded.write(working, is_once=self._own is not None)
+        self._write(working)
 
     def _publish(self, mark: Callable[[], None], block: Any) -> None:
         super()._publish(mark, block)

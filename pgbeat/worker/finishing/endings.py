@@ -19,6 +19,7 @@ from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.policy import batches
 from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.running import executions
 from pgbeat.jobs.states import endings
 from pgbeat.results.backend import ResultBackend
 from pgbeat.results.ending import Claim, ClaimLost, TaskEnding, ending_of
@@ -193,8 +194,10 @@ class RecordedEnd:
         if recorder is not None:
             recorder.outbox.withdraw(self.attempt)
 
-    def write(self, working: Joined, *, is_once: bool) -> None:
+    def write(self, working: Joined, *, is_once: bool) -> bool:
         """Writes the attempt, and the consequences of its job's end.
+
+        Returns whether it asks for another run, and its job has ended: it was cancelled.
 
         Raises `ClaimLost` if that has ended otherwise: somebody cancelled it before its start was
         recorded, or the worker that had the message before says that one of its processes died with
@@ -203,7 +206,7 @@ class RecordedEnd:
         """
         recorder = process_recorder.get()
         if recorder is None:
-            return
+            return False
         wait_at_most(working, _LOCK_PATIENCE)
         batch = [self.attempt, *self.others]
         ended, unmoved = execution_batches.write(
@@ -217,6 +220,9 @@ class RecordedEnd:
                 raise ClaimLost(f"its job has {state} meanwhile")
         if ended:
             self._lanes = lifecycle.follow(working.connection, recorder.new_publisher(), ended)
+        if self.attempt.job_state not in executions.UNDECIDED:
+            return False
+        return endings.end_state(working.connection, self.attempt.job_id) is not None
 
     def lock(self, working: Joined) -> None:
         """Locks the jobs, for a caller that acknowledges the message before it writes them."""

@@ -170,12 +170,13 @@ def test_a_retry_that_cannot_be_sent(site: Site, sql: Sql, how: str) -> None:
 def test_one_that_is_cancelled_before_it_asks_for_a_retry(
     site: Site, sql: Sql, how: str, pool: str
 ) -> None:
-    """Nothing runs again, and the rest of its chain ends."""
+    """Nothing is sent that would run again, and the rest of its chain ends."""
     site.start("-P", pool, "-c", "1")
     last = chain(site.task("late_tries", how), site.task("joined"), site.task("joined")).delay()
     second = last.parent
     first = second.parent
     until(lambda: (site.folder / f"first-{how}").exists(), 30, "it runs")
+    sql("UPDATE kombu_queue SET paused_at = now() WHERE name = 'celery'")
     assert run_with(site.client, "jobs", "cancel", first.id, "--reason", "no").exit_code == 0
     (site.folder / f"gate-retry-{how}").touch()
     with pytest.raises(TaskRevokedError, match=r"cancelled by .*: no"):
@@ -186,6 +187,7 @@ def test_one_that_is_cancelled_before_it_asks_for_a_retry(
         "its job says the same",
     )
     assert [each.state for each in (first, second, last)] == ["REVOKED"] * 3
+    assert not sql("SELECT FROM kombu_message WHERE job_id IS NOT NULL")
 
 
 @pytest.mark.slow
