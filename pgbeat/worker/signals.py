@@ -200,7 +200,8 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     if attempt.acks_late:
         attempt.consumer = consumer_of(request)
     if not is_job:
-        attempt.is_repeated = runs_again(request)
+        # What takes the place of a task has its id.
+        attempt.is_repeated = runs_again(request) or bool(request.replaced_task_nesting)
         attempt.makes = job_maker(tracked.settings.namespace, task, request)
     attempt.memory = tracked.memory
     attempt.awaited = getattr(request, AWAITED_HEADER, None)

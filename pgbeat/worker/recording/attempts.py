@@ -90,7 +90,7 @@ class Attempt:
     suspended: "Suspended | None" = None
     #: What its task raised, if its result says something else.
     raised: BaseException | None = None
-    #: Whether its message was delivered before.
+    #: Whether a task with its id may have run before.
     is_repeated = False
     #: The id of the consumer that has its message until it has ended.
     consumer: int | None = None

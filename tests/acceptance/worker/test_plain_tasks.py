@@ -66,6 +66,14 @@ def test_one_that_is_dropped_while_it_waits_for_its_retry(
     assert (seen.job.error, len(seen.runs)) == (how, 1)
 
 
+def test_one_that_others_replace_has_one_job(tracked_workers: TrackedWorkers) -> None:
+    """The last of them has its id."""
+    tracked_workers.start("-P", "solo", settings={"pgbeat_track": "all"})
+    sent = str(tracked_workers.app.send_task("tests.replace").id)
+    until(lambda: len(tracked_workers.runs(sent, 2)) == 2, 30)
+    assert tracked_workers.see(sent).job.task == "tests.replace"
+
+
 def test_one_that_changes_its_arguments(tracked_workers: TrackedWorkers) -> None:
     """Its job has those that were sent, and so does a retry by hand."""
     tracked_workers.start("-P", "solo", settings={"pgbeat_track": "all"})

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from celery import chain
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.utils.log import get_task_logger
 
@@ -243,6 +244,12 @@ def seize(seconds: int = 0) -> None:
 def say(word: str) -> None:
     """Notes that it ran."""
     note(word)
+
+
+@app.task(name="tests.replace", bind=True, shared=False)
+def replace(self: Any) -> None:
+    """Has others run in its place."""
+    self.replace(chain(work.si(0.5), say.si("last")))
 
 
 @app.task(name="tests.soon", shared=False, expires=1)
