@@ -59,6 +59,10 @@ _AWAITED = (
 )
 
 
+#: Options that say where a task goes, as its own retry does.
+_PLACE = ("queue", "exchange", "routing_key")
+
+
 class Written(NamedTuple):
     """The outcome of writing a message's job."""
 
@@ -102,8 +106,11 @@ def send(
     """
     known = task_policies.known(app, name)
     policy = known.policy
-    is_job = JOB_HEADER in (options.get("headers") or ())
-    if policy is None or is_job or _is_running(options.get("task_id")):
+    job = (options.get("headers") or {}).get(JOB_HEADER)
+    takes_place = job is False or _is_running(options.get("task_id"))
+    if policy is None or job is not None or takes_place:
+        if known.is_pinned and takes_place and not any(map(options.get, _PLACE)):
+            options = pinned_queues.send_options(app, name, (args, kwargs), options)
         return sender.send_by_celery(name, args, kwargs, **options)
     task_id = str(options.get("task_id") or uuid4())
     _require_job_id(name, task_id)

@@ -1,14 +1,19 @@
 """Tasks with `pin` are sent to a queue of the sender's version, and its workers consume from it."""
 
 from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery, chain
+from celery.app.trace import trace_task
 from kombu import Queue
 
 import pgbeat
+from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.errors import ConfigError, InvalidJob
 from pgbeat.jobs.policy import pinned_queues, task_policies
+from pgbeat.worker.finishing import replacements
 from tests.support.command_line import run_with
 from tests.support.jobs import any_arguments, make_app, opened_app
 from tests.support.problems import raises
@@ -78,6 +83,20 @@ def test_the_queue_is_like_the_one_that_it_stands_for(app: Celery, sql: Sql) -> 
 def test_a_canvas_of_pinned_tasks(app: Celery, sql: Sql) -> None:
     chain(app.tasks["shop.one"].s(), app.tasks["shop.free"].s()).delay()
     assert queues(sql) == ["celery.pinned.v1"]
+
+
+@pytest.mark.parametrize("is_job", [False, True])
+def test_a_pinned_task_that_replaces_another(app: Celery, sql: Sql, is_job: bool) -> None:
+    @app.task(name="shop.replaced", bind=True, shared=False)
+    def replaced(self: Any) -> None:
+        self.replace(app.tasks["shop.one"].si(1))
+
+    replacements.follow(replaced)
+    task_id = str(uuid4())
+    request = {"id": task_id, "is_eager": False, JOB_HEADER: is_job}
+    trace_task(replaced, task_id, (), {}, request, app=app)
+    names = "SELECT q.name FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id"
+    assert sql(names) == [("celery.pinned.v1",)]
 
 
 @pytest.mark.parametrize("submits", [False, True])
