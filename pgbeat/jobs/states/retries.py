@@ -60,6 +60,14 @@ def insert_by_hand(
     return None if row is None else Job(*row)
 
 
+_WAITS = text(sql.load("retries.sql", "waits"))
+
+
+def waits(connection: Connection, job_id: UUID) -> bool:
+    """Returns whether what an ended job had to wait for goes on: its parents, or its group."""
+    return bool(connection.scalar(_WAITS, {"id": job_id}))
+
+
 def chain(connection: Connection, job_id: UUID) -> list[Job]:
     """Returns a `brief` job with all that it retries and all its retries, the oldest first."""
     ids = select(func.pgbeat.retry_chain(job_id))

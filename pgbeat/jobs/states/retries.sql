@@ -50,6 +50,17 @@ SELECT id FROM pgbeat.ended_jobs
  WHERE id = ANY (ARRAY(SELECT pgbeat.retry_chain(CAST(:id AS uuid))))
  ORDER BY created_at, id LIMIT 1 FOR UPDATE
 
+-- Whether a parent, the group whose callback the job is, or one before it in a sequence goes on.
+-- name: waits
+SELECT EXISTS (SELECT FROM pgbeat.dependencies d JOIN pgbeat.unfinished_jobs p ON p.id = d.parent_id
+                WHERE d.job_id = j.id AND d.outcome IS NULL)
+       OR EXISTS (SELECT FROM pgbeat.groups g
+                   WHERE g.id = j.callback_of AND g.finished_at IS NULL)
+       OR EXISTS (SELECT FROM pgbeat.groups g JOIN pgbeat.unfinished_jobs m ON m.group_id = g.id
+                   WHERE g.id = j.group_id AND g.mode = 'sequential'
+                     AND m.group_position < j.group_position)
+  FROM pgbeat.ended_jobs j WHERE j.id = :id
+
 -- name: unfinished
 SELECT j.id FROM pgbeat.unfinished_jobs j
  WHERE j.id = ANY (ARRAY(SELECT pgbeat.retry_chain(CAST(:id AS uuid)))) ORDER BY j.created_at, j.id

@@ -233,8 +233,9 @@ def retry(
     has the attempts that are left. It continues after the last step that is recorded; with
     `from_step`, that one and later ones are forgotten.
 
-    Raises `InvalidTransition`, also while another attempt of its chain runs or waits; `NotUnique`
-    if another job has its unique key; `InvalidJob` if its arguments or the step are not known.
+    Raises `InvalidTransition`, also while another attempt of its chain runs or waits, or what it
+    waited for goes on; `NotUnique` if another job has its unique key; `InvalidJob` if its arguments
+    or the step are not known.
     """
     publisher, connection = unit.publisher, unit.connection
     retries.lock_chain(connection, ids.parse(job_id, "job"))
@@ -271,8 +272,11 @@ def retry(
 def _lock_coming(connection: Connection, job: Job) -> Job | None:
     """Locks the retry of a job's chain that waits for its time, and returns it.
 
-    Raises `InvalidTransition` if another attempt has not ended.
+    Raises `InvalidTransition` if another attempt, or what the job had to wait for, has not ended.
     """
+    if retries.waits(connection, job.id):
+        hint = "what it waits for has not ended"
+        raise InvalidTransition.of(job.id, job.state, "retried", hint)
     coming = None
     for job_id in retries.unfinished(connection, job.id):
         coming = jobs.get(connection, job_id, for_update=True)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, text
 import pgbeat
 from pgbeat.beat.maintenance.leader_maintenance import LeaderMaintenance
 from pgbeat.database import connections
-from pgbeat.errors import Forbidden, InvalidJob, NotUnique
+from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition, NotUnique
 from pgbeat.jobs.explaining import explain
 from pgbeat.jobs.flow import dependencies, lifecycle
 from pgbeat.jobs.running import executions
@@ -72,6 +72,20 @@ def test_a_parent_that_is_cancelled_has_its_dependents_skipped(runner: JobRunner
     made = runner.submit(depends_on=[parent], depends_on_outcome="finished")
     runner.job_control.do(control.cancel, parent)
     assert runner.now(made).state == "skipped"
+
+
+def test_one_that_was_cancelled_is_not_retried_before_its_parents_have_ended(
+    runner: JobRunner,
+) -> None:
+    parent = runner.submit(max_attempts=2, retry_base=0)
+    made = runner.submit(depends_on=[parent])
+    runner.job_control.do(control.cancel, made)
+    for _ in range(2):
+        with pytest.raises(InvalidTransition, match="what it waits for has not ended"):
+            runner.job_control.do(control.retry, made, job_source="user_cli")
+        runner.run("failed")
+    again = runner.job_control.do(control.retry, made, job_source="user_cli")
+    assert again.dispatched_at is not None
 
 
 def test_the_retry_of_a_parent_takes_its_place(runner: JobRunner) -> None:

@@ -163,6 +163,19 @@ def test_a_later_one_may_be_cancelled_before_its_turn(runner: JobRunner) -> None
     assert runner.states() == ["completed", "cancelled", "completed", "cancelled"]
 
 
+def test_what_was_cancelled_before_its_turn_is_not_retried_before_it(runner: JobRunner) -> None:
+    made = runner.group([ADD] * 2, mode="sequential", on_failure="continue", callback=ADD)
+    assert made.callback is not None
+    later = runner.job_control.job(made.jobs[1]), made.callback
+    for job in later:
+        runner.job_control.do(control.cancel, job)
+        with pytest.raises(InvalidTransition, match="what it waits for has not ended"):
+            runner.job_control.do(control.retry, job, job_source="user_cli")
+    runner.run()
+    for job in later:
+        runner.job_control.do(control.retry, job, job_source="user_cli")
+
+
 def test_one_that_can_not_be_published_has_failed(runner: JobRunner) -> None:
     broken = {**ADD, "options": {"compression": "none"}}
     runner.group([ADD, broken, ADD], mode="sequential", on_failure="continue")
