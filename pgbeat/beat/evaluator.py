@@ -239,7 +239,7 @@ class Evaluator:
         for last_try in (False, True):
             try:
                 decided = self._launch(evaluation, now)
-            except Exception as error:
+            except BaseException as error:  # SystemExit too: the thread must come back
                 # Conditions are read-only: one that writes fails by itself.
                 if connections.is_lost(error) and not server_errors.is_read_only(error):
                     if not last_try:
@@ -284,7 +284,7 @@ class Evaluator:
             ]
         return evaluation._replace(result=Launch(requests, facts))
 
-    def fail(self, evaluation: Evaluation, error: Exception) -> Evaluation:
+    def fail(self, evaluation: Evaluation, error: BaseException) -> Evaluation:
         """Returns the evaluation with an error as its result."""
         passes = evaluation.schedule.is_sql_only and _is_servers(error)
         return evaluation._replace(result=Failure(self.explain(error), passes))

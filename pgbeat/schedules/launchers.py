@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import psycopg
@@ -177,9 +178,13 @@ class Launcher(ABC):
             return skip
         if isinstance(verdict, Skip):
             return verdict
-        if verdict is None:
+        if verdict is None or iscoroutine(verdict):
+            what = "None"
+            if verdict is not None:
+                verdict.close()
+                what = "a coroutine"
             raise ConditionError(
-                f"{name}.check_conditions returned None; return True, False or Skip(reason)"
+                f"{name}.check_conditions returned {what}; return True, False or Skip(reason)"
             )
         if not verdict:
             return Skip(f"{name}: conditions not met")

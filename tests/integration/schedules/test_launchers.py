@@ -87,6 +87,9 @@ def asking(statement: str) -> Callable[[Context], Any]:
 
 
 def test_the_answer_is_the_outcome(beat: Beat, sql: Sql) -> None:
+    async def asked() -> bool:
+        return False
+
     answers: dict[str, tuple[Any, str, str | None]] = {
         "true": (True, "launched", None),
         "skip": (Skip("nothing to do"), "skipped", "nothing to do"),
@@ -94,6 +97,12 @@ def test_the_answer_is_the_outcome(beat: Beat, sql: Sql) -> None:
         "false": (False, "skipped", "Mine: conditions not met"),
         "truthy": (7.5, "launched", None),
         "error": ([ValueError("no such table")], "failed", "ValueError: no such table"),
+        "exit": ([SystemExit("no such option")], "failed", "SystemExit: no such option"),
+        "coroutine": (
+            asked(),
+            "failed",
+            "Mine.check_conditions returned a coroutine; return True, False or Skip(reason)",
+        ),
     }
     mine(lambda ctx: _answer(answers[ctx.schedule.name][0]))
     for name in answers:
