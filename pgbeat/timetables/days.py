@@ -157,8 +157,8 @@ class Daily(ABC):
 class DaysAndTimes(Daily):
     """Wall times at the same times of day on each day of a set."""
 
-    #: How many days to search for a time: the day asked about, and the next.
-    looks = 2
+    #: For how many days to look for a time.
+    reach = CYCLE
 
     def __init__(self, days: DaySet, times: Times) -> None:
         self._days, self._times = days, times
@@ -175,9 +175,7 @@ class DaysAndTimes(Daily):
         """Returns the first wall time strictly after another."""
         today = after.toordinal()
         day = self._days.on_or_after(today)
-        for _ in range(self.looks):
-            if day is None:
-                break
+        while day is not None and day - today <= self.reach:
             times = self.times_of(day)
             index = times.rank(_second(after)) if day == today else 0
             if index < len(times):
@@ -189,9 +187,7 @@ class DaysAndTimes(Daily):
         """Returns the last wall time up to and including another."""
         today = until.toordinal()
         day = self._days.on_or_before(today)
-        for _ in range(self.looks):
-            if day is None:
-                break
+        while day is not None and today - day <= self.reach:
             times = self.times_of(day)
             index = times.rank(_second(until)) if day == today else len(times)
             if index:

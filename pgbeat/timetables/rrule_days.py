@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import MAXYEAR, date, datetime
 from functools import lru_cache
-from itertools import groupby
+from itertools import compress, groupby
 from math import gcd
 
 from dateutil import rrule as dateutil
@@ -217,26 +217,32 @@ class Units:
         return self.interval // gcd(self.interval, self.a_day)
 
 
+_NONE = Listed(())
+
+
 class UnitTimes(DaysAndTimes):
     """Every so many hours, minutes or seconds from a start, on the days of a rule."""
 
     def __init__(self, days: RuleDays, units: Units, start: datetime) -> None:
-        super().__init__(days, Listed(()))
+        super().__init__(days, _NONE)
         self._is_every = days.is_every
-        # If the times differ from day to day and not every day counts, the pattern may last until
-        # the calendar repeats itself.
-        self.looks = 1 + (units.cycle if days.is_every or units.cycle == 1 else CYCLE)
+        if days.is_every:
+            self.reach = min(units.cycle, CYCLE)
         second = start.hour * 3600 + start.minute * 60 + start.second
         self._units, self._start = units, start.toordinal() * units.a_day + second // units.size
 
     def times_of(self, day: int) -> Times:
         """Returns the times on one of the days."""
-        units = self._units
-        return _unit_times(units, (self._start - day * units.a_day) % units.interval)
+        first = self._first(day)
+        return _unit_times(self._units, first) if first < self._units.a_day else _NONE
+
+    def _first(self, day: int) -> int:
+        """Returns the number of a day's first unit, which may be of a later day."""
+        return (self._start - day * self._units.a_day) % self._units.interval
 
     def count_between(self, first: int, last: int) -> int:
         """Returns how many there are on the days from `first` to `last`, both included."""
-        cycle = self._units.cycle
+        units, cycle = self._units, self._units.cycle
         if cycle == 1:
             return self._days.count(first, last) * len(self.times_of(first))
         total, days = 0, last - first + 1
@@ -244,27 +250,42 @@ class UnitTimes(DaysAndTimes):
             whole, rest = divmod(days, cycle)
             total = (whole - 1) * self.count_between(first, first + cycle - 1)
             first = last - rest - cycle + 1
-        return total + sum(len(self.times_of(day)) for day in self._days.between(first, last))
+        among = self._days.between(first, last)
+        return total + sum(_number_of_times(units, self._first(day)) for day in among)
+
+
+@lru_cache(maxsize=64)
+def _is_listed(units: Units) -> bytes:
+    """Returns 1 for each unit of a day that the lists have, and 0 for the others."""
+    hours, minutes = units.hours or range(24), units.minutes or range(60)
+    seconds = units.seconds or range(60)
+    return bytes(
+        start // 3600 in hours
+        and (units.size == 3600 or start // 60 % 60 in minutes)
+        and (units.size > 1 or start % 60 in seconds)
+        for start in range(0, 86_400, units.size)
+    )
+
+
+@lru_cache(maxsize=64)
+def _within(units: Units) -> Sequence[int]:
+    """Returns the times within a unit, in seconds from its start."""
+    return [
+        minute * 60 + second
+        for minute in ((units.minutes or range(60)) if units.size == 3600 else (0,))
+        for second in ((units.seconds or range(60)) if units.size >= 60 else (0,))
+    ]
+
+
+@lru_cache(maxsize=16_384)
+def _number_of_times(units: Units, first: int) -> int:
+    return _is_listed(units)[first :: units.interval].count(1) * len(_within(units))
 
 
 @lru_cache(maxsize=64)
 def _unit_times(units: Units, first: int) -> Listed:
     """Returns the times of a day whose first unit has the number `first`."""
     starts = range(first * units.size, 86_400, units.interval * units.size)
-    if units.size == 1 and not (units.hours or units.minutes or units.seconds):
-        return Listed(starts)
-    within = [
-        minute * 60 + second
-        for minute in ((units.minutes or range(60)) if units.size == 3600 else (0,))
-        for second in ((units.seconds or range(60)) if units.size >= 60 else (0,))
-    ]
-    hours, minutes = units.hours or range(24), units.minutes or range(60)
-    seconds = units.seconds or range(60)
-    times = (start + offset for start in starts for offset in within)
-    return Listed(
-        [
-            time
-            for time in times
-            if time // 3600 in hours and time // 60 % 60 in minutes and time % 60 in seconds
-        ]
-    )
+    listed = _is_listed(units)[first :: units.interval]
+    within = _within(units)
+    return Listed([start + offset for start in compress(starts, listed) for offset in within])

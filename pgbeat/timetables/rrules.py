@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 
 from pgbeat.timetables.clocks import Elapsed, Fixed, Wall
-from pgbeat.timetables.days import DaysAndTimes, EachOf
+from pgbeat.timetables.days import CYCLE, DaysAndTimes, EachOf
 from pgbeat.timetables.rrule_days import ChosenDays, ChosenTimes, RuleDays, Units, UnitTimes
 from pgbeat.timetables.rrule_parts import DAILY, HOURLY, SECONDLY, RuleParts, parse_rrule
 from pgbeat.timetables.timetable import Timetable, bounded
@@ -13,7 +13,7 @@ from pgbeat.timetables.zones import LATEST, TICK, shown, zone
 
 _SECOND = timedelta(seconds=1)
 #: A COUNT that lasts longer has no effect.
-_ENDLESS = timedelta(days=1000 * 366)
+_ENDLESS = timedelta(days=CYCLE)
 
 
 @dataclass(frozen=True, slots=True)

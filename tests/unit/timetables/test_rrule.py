@@ -313,6 +313,25 @@ def test_a_rule_of_long_ago_is_not_walked_through() -> None:
     assert {later - earlier for earlier, later in pairwise(found)} == {timedelta(seconds=7)}
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("text", "is_due"),
+    [
+        ("FREQ=SECONDLY;INTERVAL=999999998;BYSECOND=1", False),
+        ("FREQ=MINUTELY;INTERVAL=100001;BYYEARDAY=1;BYHOUR=5", False),
+        ("FREQ=SECONDLY;INTERVAL=67;BYDAY=MO,TU,WE,TH,FR,SA;BYHOUR=0,23;COUNT=999999999", True),
+    ],
+)
+def test_a_rule_that_is_seldom_due_or_never_ends_is_not_searched_for_long(
+    text: str, is_due: bool
+) -> None:
+    """Beat computes its times between launches."""
+    rule = RRule(text, utc("2025-06-01 00:00"))
+    due_at = rule.next_after(utc("2025-06-02 00:00"))
+    assert (due_at is not None) == is_due
+    assert due_at is None or rule.previous(due_at + TICK) == due_at
+
+
 def test_rules_of_one_text_and_start_are_one() -> None:
     assert rrule("FREQ=DAILY", ANCHOR, OSLO) is rrule("FREQ=DAILY", ANCHOR, OSLO)
 
