@@ -39,8 +39,9 @@ def settle(row: Schedule, timetable: Timetable, now: datetime) -> Due:
         return _retry(row, timetable, next_run, now)
     nominal = row.due_at or next_run
     waited = row.waiting_for is not None
-    # A delay by jitter is not lateness, not even if it lasts beyond the next due time.
-    free = max(next_run, row.last_run or next_run) if row.jitter else next_run
+    # A delay by jitter is not lateness, not even if it lasts beyond the next due time. A launch by
+    # hand is no such delay.
+    free = max(next_run, min(row.last_run or next_run, nominal + row.jitter, now))
     clock = now if waited else now - max(free - nominal, timedelta(0))
     grace = row.grace if row.grace is not None or row.catch_up != "none" else GRACE
     if row.overlap == "buffer_all":

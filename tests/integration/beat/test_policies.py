@@ -242,6 +242,21 @@ def test_jitter_longer_than_the_interval_loses_nothing(sql: Sql, at: At) -> None
     assert {tick.missed for tick in ticks} == {0}
 
 
+def test_a_launch_by_hand_while_no_beat_ran_makes_up_for_nothing(
+    sql: Sql, at: At, app: Celery
+) -> None:
+    [(hour,)] = sql("SELECT date_trunc('hour', now())")
+    add(sql, jitter="30 minutes", starts_at=hour - 24 * HOUR)
+    scheduler = at(hour - 12 * HOUR)
+    scheduler.run_until(hour - 9 * HOUR)
+    before = len(scheduler.ticks)
+    assert run_with(app, "trigger", "s").exit_code == 0
+    scheduler.now = hour + timedelta(minutes=59)
+    scheduler.run_due()
+    [tick] = scheduler.ticks[before:]
+    assert (tick.due_at, before + tick.missed + 1) == (hour, 12)
+
+
 def test_a_persons_next_run_is_the_due_time(sql: Sql, at: At) -> None:
     add(sql, jitter="10 minutes")
     scheduler = at()
