@@ -13,6 +13,7 @@ from pgbeat.schedules.ticks import Tick
 
 #: How long a schedule that waits for a job is left alone. The job's end wakes it, if recorded.
 _RECHECK = timedelta(minutes=1)
+_NO_TIME_LEFT = "its timetable has no time left"
 
 
 class Advancer:
@@ -96,16 +97,17 @@ class Advancer:
         """
         row = evaluation.schedule
         if row.max_runs is not None and row.run_count + launched >= row.max_runs:
-            return None, f"launched {row.max_runs} times (max_runs)"
-        if evaluation.snooze is not None:
-            return due.Next(row, self._snoozed(evaluation.snooze, now)), None
-        if row.after is not None:
-            return None, None
+            return None, f"launched {row.run_count + launched} times (max_runs)"
+        if evaluation.snooze is not None or row.after is not None:
+            at = now if evaluation.snooze is None else self._snoozed(evaluation.snooze, now)
+            if row.ends_at is not None and at > row.ends_at:
+                return None, _NO_TIME_LEFT
+            return None if evaluation.snooze is None else due.Next(row, at), None
         try:
             following = self._evaluator.next(row, evaluation.then, evaluation.following)
         except PgbeatError as error:
             return due.Next(row, row.next_run or now, row.due_at), str(error)
-        return following, None if following else "its timetable has no time left"
+        return following, None if following else _NO_TIME_LEFT
 
     def _snoozed(self, snooze: timedelta | datetime, now: datetime) -> datetime:
         """Returns when a snoozed launcher is evaluated next, within the settings' bounds."""

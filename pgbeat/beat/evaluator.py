@@ -149,6 +149,9 @@ class Evaluator:
 
         Raises `InvalidSchedule` for a calendar that is invalid.
         """
+        reason = policies.used_up(schedule)
+        if reason is not None:
+            yield Objection("max_runs", reason)
         reason = policies.too_soon(schedule, now)
         if reason is not None:
             yield Objection("min_interval", reason)

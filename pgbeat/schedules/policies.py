@@ -1,5 +1,6 @@
 """Policies of a due schedule that need no database: catch-up, grace, minimum spacing."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -34,7 +35,11 @@ def settle(row: Schedule, timetable: Timetable, now: datetime) -> Due:
     """
     next_run = row.next_run or now
     if row.after is not None:
-        return Due(next_run, now, max(row.upstream_ended - 1, 0), _ended(row))
+        skip = None
+        if row.waiting_for is None and not is_out_of_turn(row, timetable, next_run):
+            due_at = row.failed_due_at if row.retry_count else None
+            skip = next(outside_window(row, due_at or next_run, now), None)
+        return Due(next_run, now, max(row.upstream_ended - 1, 0), _ended(row), skip)
     if row.retry_count:
         return _retry(row, timetable, next_run, now)
     nominal = row.due_at or next_run
@@ -109,6 +114,24 @@ def _begin(row: Schedule, nominal: datetime) -> datetime:
     """Returns the time after which due times count as missed: an interval begins with its row."""
     is_anchored = row.every is not None and row.starts_at is None
     return max(nominal, row.created_at) if is_anchored else nominal
+
+
+def outside_window(row: Schedule, due_at: datetime, now: datetime) -> Iterator[str]:
+    """Yields why the schedule's window forbids to launch a due time now, if it does."""
+    if row.starts_at is not None and now < row.starts_at:
+        yield f"its window begins at {row.starts_at:{_UTC}}"
+    if row.ends_at is not None and due_at > row.ends_at:
+        yield f"its window ended at {row.ends_at:{_UTC}}"
+
+
+_UTC = "%Y-%m-%d %H:%M:%S%z"
+
+
+def used_up(row: Schedule) -> str | None:
+    """Returns that the schedule was launched as often as it may be, or `None`."""
+    if row.max_runs is None or row.run_count < row.max_runs:
+        return None
+    return f"launched {row.run_count} times (max_runs)"
 
 
 def too_soon(row: Schedule, now: datetime) -> str | None:

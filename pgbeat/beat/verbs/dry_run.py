@@ -17,7 +17,7 @@ from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import slots, waiting
 from pgbeat.jobs.preparing.prepare import PreparedJob
 from pgbeat.jobs.rows.model import Job
-from pgbeat.schedules import entries
+from pgbeat.schedules import entries, policies
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.launchers import condition_engine
@@ -86,24 +86,11 @@ def dry_run_of(
 def _objections(
     connection: Connection, evaluator: Evaluator, row: Schedule, now: datetime
 ) -> list[Objection]:
-    """Returns the policies' objections before any condition, in the order of beat's checks.
-
-    Beat needs no check of the window and of `max_runs`: a schedule beyond them is not due.
-    """
-    objections: list[Objection] = []
-    if row.starts_at is not None and now < row.starts_at:
-        objections.append(Objection("window", f"its window begins at {_utc(row.starts_at)}"))
-    if row.ends_at is not None and now > row.ends_at:
-        objections.append(Objection("window", f"its window ended at {_utc(row.ends_at)}"))
-    if row.max_runs is not None and row.run_count >= row.max_runs:
-        objections.append(Objection("max_runs", f"launched {row.run_count} times (max_runs)"))
+    """Returns the policies' objections before any condition, in the order of beat's checks."""
+    objections = [Objection("window", why) for why in policies.outside_window(row, now, now)]
     named = [] if row.calendar is None else [row.calendar]
     known = calendars.load(connection, named, namespace=row.namespace)
     return [*objections, *evaluator.objections(row, now, now, known)]
-
-
-def _utc(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S%z}"
 
 
 def _waits(connection: Connection, job: Job) -> str | None:

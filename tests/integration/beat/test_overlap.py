@@ -185,6 +185,26 @@ def test_after_launches_when_a_job_of_the_other_has_completed(sql: Sql, at: At) 
     assert row(sql, "next_run, upstream_ended", "second") == (None, 0)
 
 
+@pytest.mark.parametrize(
+    ("column", "why", "is_over"),
+    [("starts_at", "begins", False), ("ends_at", "ended", True)],
+)
+def test_after_keeps_to_its_window(
+    sql: Sql, beat: Beat, column: str, why: str, is_over: bool
+) -> None:
+    moment = datetime(2000 if is_over else 3000, 1, 1, tzinfo=UTC)
+    add(sql, "extract", next_run=datetime.now(UTC))
+    values = {"starts_at": None} | {column: moment}
+    add(sql, "load", after="extract", every=None, **values)
+    scheduler = beat()
+    scheduler.run_due()
+    end(sql)
+    scheduler.run_due()
+    [(outcome, reason)] = sql("SELECT outcome, reason FROM pgbeat.ticks WHERE schedule = 'load'")
+    assert (outcome, reason.startswith(f"its window {why}")) == ("skipped", True)
+    assert row(sql, "completed_at IS NOT NULL", "load") == (is_over,)
+
+
 def test_after_accounts_for_each_job_that_ended(sql: Sql, at: At) -> None:
     add(sql, "first")
     add(sql, "second", after="first")

@@ -195,6 +195,27 @@ def test_it_is_complete_after_so_many_launches(sql: Sql, at: At) -> None:
     assert hours(scheduler.ticks) == [1, 2, 3, 25, 26, 27]
 
 
+def test_a_limit_that_is_lowered_holds_at_once(sql: Sql, at: At) -> None:
+    add(sql, max_runs=5)
+    scheduler = at()
+    scheduler.run_until(START + 3 * HOUR)
+    sql("UPDATE pgbeat.schedules SET max_runs = 2")
+    scheduler.run_until(START + 24 * HOUR)
+    assert [tick.outcome for tick in scheduler.ticks] == ["launched"] * 3 + ["skipped"]
+    said = "launched 3 times (max_runs)"
+    assert scheduler.ticks[-1].reason == said
+    assert row(sql, "completed_at IS NOT NULL, disabled_reason") == (True, said)
+
+
+def test_a_launcher_snoozes_no_longer_than_its_window(sql: Sql, at: At) -> None:
+    register("tests.snoozes", lambda ctx: Skip("not now", snooze=timedelta(minutes=25)))
+    add(sql, launcher="tests.snoozes", task=None, ends_at=START + 2 * HOUR)
+    scheduler = at()
+    scheduler.run_until(START + 24 * HOUR)
+    assert [round(60 * hour) for hour in hours(scheduler.ticks)] == [60, 85, 110]
+    assert row(sql, "completed_at IS NOT NULL") == (True,)
+
+
 def test_a_time_that_has_passed_already_is_late(sql: Sql, at: At) -> None:
     add(sql, "kept", once_at=START - HOUR, starts_at=None)
     add(sql, "late", once_at=START - HOUR, starts_at=None, catch_up="none")
