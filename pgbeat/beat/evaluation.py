@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from pgbeat.jobs.preparing.placeholders import Facts
 from pgbeat.jobs.running.task_exceptions import Skip
+from pgbeat.schedules import policies
 from pgbeat.schedules.launchers import JobRequest
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Tick, Trigger
@@ -70,10 +71,9 @@ class Evaluation(NamedTuple):
     @property
     def nominal(self) -> datetime:
         """Returns the due time that it is for: of a retry, the one that failed."""
-        row = self.schedule
         if self.trigger != "retry":
             return self.due_at
-        return row.failed_due_at or row.due_at or self.due_at
+        return policies.retried(self.schedule, self.due_at)
 
     @property
     def requests(self) -> Sequence[JobRequest]:

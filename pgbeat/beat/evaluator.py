@@ -36,7 +36,7 @@ from pgbeat.schedules.launchers import (
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Trigger
 from pgbeat.storable import escaped
-from pgbeat.timetables import TICK, Timetable, last_interval
+from pgbeat.timetables import Timetable
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -175,27 +175,10 @@ class Evaluator:
         return evaluation._replace(result=Launch((request,), facts))
 
     def _facts(self, evaluation: Evaluation) -> Facts:
-        """Returns the facts that placeholders of the evaluation's jobs stand for.
-
-        A decision that is made again stands for the due time that failed before, not for the
-        moment of the retry; one out of turn for the last interval that is complete.
-        """
-        row, due_at, start, end = evaluation.schedule, evaluation.nominal, None, None
+        row, known = evaluation.schedule, (self.timezone, evaluation.trigger, evaluation.due_at)
         with suppress(PgbeatError):  # a person may trigger what is never due
-            timetable = row.timetable(self.timezone)
-            if timetable is not None:
-                if evaluation.trigger == "retry":
-                    due_at = timetable.previous(due_at + TICK) or due_at
-                start, end = last_interval(timetable, due_at)
-        return Facts(
-            due_at,
-            row.timezone or self.timezone,
-            row.job_id(evaluation.due_at),
-            row.name,
-            evaluation.trigger,
-            start,
-            None if end == due_at else end,
-        )
+            return policies.facts(row, row.timetable(self.timezone), *known)
+        return policies.facts(row, None, *known)
 
     def is_quick(self, schedule: Schedule) -> bool:
         """Returns whether its condition is in SQL alone, and may be asked among others."""

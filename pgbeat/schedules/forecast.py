@@ -17,12 +17,11 @@ from sqlalchemy import Connection
 
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs.preparing import placeholders
-from pgbeat.jobs.preparing.placeholders import Facts
 from pgbeat.schedules import policies
 from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.schedules.model import Schedule
-from pgbeat.timetables import TICK, Interval, Timetable, last_interval
+from pgbeat.timetables import TICK, Interval, Timetable
 
 _MINUTE = timedelta(minutes=1)
 _DAY = timedelta(days=1)
@@ -152,11 +151,11 @@ def call(due: Expected, timetable: Timetable, timezone: str) -> Call:
     if not row.has_placeholders:
         return Call(row.args, row.kwargs)
     trigger = "timetable" if row.after is None else "after"
-    if policies.is_out_of_turn(row, timetable, at):
+    if row.retry_count and at == row.next_run:
+        trigger = "retry"
+    elif policies.is_out_of_turn(row, timetable, at):
         trigger = "manual"
-    start, end = last_interval(timetable, at)
-    zone, last_due = row.timezone or timezone, None if end == at else end
-    facts = Facts(at, zone, row.job_id(at), row.name, trigger, start, last_due)
+    facts = policies.facts(row, timetable, timezone, trigger, at)
     return Call(
         placeholders.fill(row.args, facts, "args"), placeholders.fill(row.kwargs, facts, "kwargs")
     )

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from pgbeat.jobs.preparing.placeholders import Facts
 from pgbeat.schedules import upstreams
 from pgbeat.schedules.model import Schedule
-from pgbeat.timetables import TICK, Timetable, span
+from pgbeat.timetables import TICK, Timetable, last_interval, span
 
 #: The default `grace` of schedules with `catch_up` of `none`.
 GRACE = timedelta(minutes=1)
@@ -74,6 +75,32 @@ def is_out_of_turn(row: Schedule, timetable: Timetable, due_at: datetime) -> boo
     if row.after is not None:
         return not row.upstream_ended
     return row.has_timetable and timetable.previous(due_at + TICK) != due_at
+
+
+def facts(
+    row: Schedule, timetable: Timetable | None, timezone: str, trigger: str, due_at: datetime
+) -> Facts:
+    """Returns the facts that placeholders of a due time's jobs stand for.
+
+    A decision that is made again stands for the due time that failed before, not for the moment of
+    the retry; one out of turn for the last interval that is complete. `timezone` is for a row that
+    names none.
+    """
+    nominal, start, end = due_at, None, None
+    if trigger == "retry":
+        nominal = retried(row, due_at)
+    if timetable is not None:
+        if trigger == "retry":
+            nominal = timetable.previous(nominal + TICK) or nominal
+        start, end = last_interval(timetable, nominal)
+    last_due = None if end == nominal else end
+    job_id, zone = row.job_id(due_at), row.timezone or timezone
+    return Facts(nominal, zone, job_id, row.name, trigger, start, last_due)
+
+
+def retried(row: Schedule, due_at: datetime) -> datetime:
+    """Returns the due time that failed, and is decided again at `due_at`."""
+    return row.failed_due_at or row.due_at or due_at
 
 
 def _all(

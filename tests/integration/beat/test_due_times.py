@@ -141,7 +141,9 @@ def test_the_arguments_of_a_condition_and_of_a_launcher(
     assert seen == [("rows", "manual", True)]
 
 
-def test_a_decision_made_again_is_for_the_time_that_failed(beat: Beat, sql: Sql) -> None:
+def test_a_decision_made_again_is_for_the_time_that_failed(
+    database: str, beat: Beat, sql: Sql
+) -> None:
     sql("CREATE TABLE ready (yes bool)")
     add(sql, every="1 day", condition_sql="SELECT yes FROM gone", next_run=None)
     due = sql(
@@ -152,11 +154,13 @@ def test_a_decision_made_again_is_for_the_time_that_failed(beat: Beat, sql: Sql)
     sql("ALTER TABLE ready RENAME TO gone")
     sql("INSERT INTO gone VALUES (true)")
     sql("UPDATE pgbeat.schedules SET next_run = now()")
+    expected = read(database, "forecast")["times"][0]["kwargs"]
     decided(scheduler, sql, "SELECT 1 FROM pgbeat.jobs")
     [(headers, kwargs)] = sent(sql)
     assert headers["pgbeat_trigger"] == "retry"
     assert headers["pgbeat_due_at"] == due.isoformat()
     assert kwargs["hour"] == "00:00:00"
+    assert kwargs == expected
     assert sql("SELECT due_at, interval_start FROM pgbeat.jobs") == [(due, due - timedelta(days=1))]
 
 

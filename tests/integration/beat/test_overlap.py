@@ -186,8 +186,7 @@ def test_after_launches_when_a_job_of_the_other_has_completed(sql: Sql, at: At) 
 
 
 @pytest.mark.parametrize(
-    ("column", "why", "is_over"),
-    [("starts_at", "begins", False), ("ends_at", "ended", True)],
+    ("column", "why", "is_over"), [("starts_at", "begins", False), ("ends_at", "ended", True)]
 )
 def test_after_keeps_to_its_window(
     sql: Sql, beat: Beat, column: str, why: str, is_over: bool
