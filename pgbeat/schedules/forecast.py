@@ -23,6 +23,8 @@ from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import TICK, Interval, Timetable
 
+#: Due times of a schedule that are followed one by one, at most.
+MOST = 100_000
 _MINUTE = timedelta(minutes=1)
 _DAY = timedelta(days=1)
 
@@ -206,13 +208,17 @@ def forecast(
             result.unknown[row.name] = str(error)
             continue
         expected = partial(upcoming, row, times, now, since=start, excluded=excluded)
-        if _is_simple(row, due):
+        few = None if _is_simple(row, due) else list(islice(result.within(expected()), MOST + 1))
+        if _is_too_often(row, times, start or now, end, few):
+            result.unknown[row.name] = f"it is due more than {MOST:,} times; give a shorter period"
+            continue
+        if few is None:
             due = due if start is None else times.next_after(start - TICK)
             if due is not None and due < end:
                 zone = (row.timezone or timezone) if row.calendar else ""
                 shared.setdefault((times, row.calendar, zone), _Shared(excluded)).add(row)
         else:
-            due = tally.add(result.within(expected()), certain=is_certain(row))
+            due = tally.add(few, certain=is_certain(row))
         if due is not None and due < end:
             listed.append((due, row.name, result.within(expected())))
     for (times, calendar, _), group in shared.items():
@@ -271,6 +277,18 @@ def _is_simple(row: Schedule, first: datetime | None) -> bool:
         and (row.next_run is None or row.next_run == first)
         and row.has_timetable
     )
+
+
+def _is_too_often(
+    row: Schedule, times: Timetable, begin: datetime, end: datetime, few: list[Expected] | None
+) -> bool:
+    """Returns whether it has too many due times to ask its policies, or its calendar, about each.
+
+    `few` are those that were followed, if they can't be counted together.
+    """
+    if few is None:
+        return row.calendar is not None and times.count(begin, end) > MOST
+    return len(few) > MOST
 
 
 class _Shared:

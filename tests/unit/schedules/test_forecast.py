@@ -235,6 +235,18 @@ def test_of_some_nothing_can_be_told() -> None:
     assert {due.schedule.name for due in found.times} == {"a"}
 
 
+@pytest.mark.parametrize("values", [{"jitter": MINUTE}, {"calendar": "weekends"}])
+def test_what_is_due_too_often_to_be_followed(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("pgbeat.schedules.forecast.MOST", 100)
+    often, few = row("often", every=MINUTE, **values), row("few", **values)
+    found = expect(often, few, row("plain", every=MINUTE), known=WEEKENDS, length=3 * HOUR)
+    assert found.unknown == {"often": "it is due more than 100 times; give a shorter period"}
+    assert Counter(due.schedule.name for due in found.times)["few"] in (2, 3)
+    assert expect(row(every=MINUTE, max_runs=3, **values), known=WEEKENDS).launches == 3
+
+
 def test_from_later_on() -> None:
     start = NOW + 5 * HOUR
     later: dict[str, Any] = {"start": start, "length": 3 * HOUR}
