@@ -4,15 +4,20 @@ import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, text
 
-from pgbeat.database import sql
+from pgbeat.database import connections, sql
 from pgbeat.errors import SchemaError
 
 #: In a version's folder: the objects of its schema, each with a digest of its definition.
 FILE = "contents.txt"
 _READ = text(sql.load("contents.sql"))
 _DEFINITIONS = text(sql.load("definitions.sql"))
+#: Has definitions written alike until the end of the transaction or savepoint: the server writes
+#: times in the session's zone, and leaves out schemas that the search path has.
+_PLAINLY = text(sql.load("plainly.sql"))
+_IN_TRANSACTION, _IN_SAVEPOINT = ("BEGIN", "ROLLBACK"), ("SAVEPOINT c", "ROLLBACK TO SAVEPOINT c")
 #: An object may need those of earlier kinds: it is made after them.
 _ORDER = ("function", "view", "constraint", "index", "trigger")
 #: Objects that a message names; it counts the others.
@@ -21,10 +26,13 @@ _NAMED = 3
 
 def read(connection: Connection) -> dict[str, str]:
     """Returns each object of the schema and of the broker's tables, with a digest of it."""
-    return {
-        name: hashlib.sha256(definition.encode()).hexdigest()[:12]
-        for name, definition in connection.execute(_READ)
-    }
+    is_open = connections.driver(connection).info.transaction_status == TransactionStatus.INTRANS
+    begin, undo = _IN_SAVEPOINT if is_open else _IN_TRANSACTION
+    connection.exec_driver_sql(begin)
+    connection.execute(_PLAINLY)
+    rows = connection.execute(_READ).all()
+    connection.exec_driver_sql(undo)
+    return {name: hashlib.sha256(definition.encode()).hexdigest()[:12] for name, definition in rows}
 
 
 def expected(versions: Path, version: str) -> dict[str, str]:
@@ -91,6 +99,7 @@ def _definitions(connection: Connection, build: Callable[[], None]) -> dict[str,
     try:
         connection.execute(text("ALTER SCHEMA pgbeat RENAME TO pgbeat_present"))
         build()
+        connection.execute(_PLAINLY)
         return {row.object: row.statements for row in connection.execute(_DEFINITIONS)}
     finally:
         savepoint.rollback()

@@ -478,6 +478,21 @@ def test_an_operators_own_objects_are_nobodys_business(migrated: Engine) -> None
 
 
 # -- what the schema is ------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "setting",
+    ["TimeZone = 'Europe/Berlin'", "search_path = public, pgbeat", "quote_all_identifiers = on"],
+)
+def test_nothing_is_missing_because_of_how_the_server_writes_it(
+    migrated: Engine, setting: str
+) -> None:
+    newest, lost = migrate.newest(), "constraint pgbeat.schedules.schedules_failed_due_at"
+    execute(migrated, f'ALTER DATABASE "{migrated.url.database}" SET {setting}')
+    with migrated.connect() as connection:
+        assert migrate.missing(connection, newest) == []
+    execute(migrated, "ALTER TABLE pgbeat.schedules DROP CONSTRAINT schedules_failed_due_at")
+    assert migrate.upgrade(migrated.url).restored == [lost]
+
+
 
 
 def test_the_printed_script_makes_the_same_schema(engine: Engine, migrated: Engine) -> None:
