@@ -64,7 +64,7 @@ def _connect(
 def _connected(
     raw: "psycopg.Connection[Any]", record: ConnectionPoolEntry, *, is_lent: bool
 ) -> None:
-    record.info[_OWN] = is_direct(raw, compiles=is_lent)
+    record.info[_OWN] = is_direct(raw, configures=not is_lent)
     if not record.info[_OWN]:
         raw.prepare_threshold = None
 

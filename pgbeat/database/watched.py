@@ -38,6 +38,9 @@ _DEFAULTS = {
 }
 #: Those besides where the DSN names several servers, of which one is the primary.
 _OF_SEVERAL = {"connect_timeout": _CONNECT_EACH, "target_session_attrs": "read-write"}
+#: What statements are written for, and answers read by; databases and roles may set it otherwise.
+#: PgBouncer gives each client its own of these.
+_STYLE = {"client_encoding": "UTF8", "DateStyle": "ISO", "standard_conforming_strings": "on"}
 #: Of each list of servers, the one that a connection reached last.
 _last_good: dict[str, tuple[str, str]] = {}
 #: Servers to try last, though they answer: they were left behind.
@@ -75,13 +78,24 @@ class WatchedConnection(psycopg.Connection[Any]):
         watched = cls.connect(conninfo, **params)
         if len(hosts) > 1:
             _last_good[key] = (watched.info.host, str(watched.info.port))
+        commands = watched._restyle()
         if role is not None:
+            commands.append(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+        if commands:
             watched.set_autocommit(True)
-            watched.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+            watched.execute(sql.SQL("; ").join(commands))
             watched.set_autocommit(False)
         watched._params = params
         watched._patience = int(params["tcp_user_timeout"]) / 1000 or PATIENCE
         return watched
+
+    def _restyle(self) -> list[sql.Composable]:
+        """Returns commands that set what the server reports to be otherwise than `_STYLE`."""
+        return [
+            sql.SQL("SET {} = {}").format(sql.Identifier(name), value)
+            for name, value in _STYLE.items()
+            if (self.info.parameter_status(name) or value).partition(",")[0] != value
+        ]
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         """Waits for the server, as all of psycopg's statements do."""
@@ -202,14 +216,15 @@ def avoid(raw: "psycopg.Connection[Any]", avoids: bool) -> None:
         _avoided.discard(server)
 
 
-def is_direct(raw: "psycopg.Connection[Any]", *, compiles: bool = True) -> bool:
+def is_direct(raw: "psycopg.Connection[Any]", *, configures: bool = False) -> bool:
     """Returns whether the connection leads to the server with no pooler in between.
 
     A server says at the start which process serves the session; a pooler, which has to route
-    requests to cancel, gives its client another number instead. Unless it `compiles`, a direct
-    session has its `jit` turned off in the same round trip.
+    requests to cancel, gives its client another number instead. If it `configures`, a direct
+    session compiles nothing (`jit`), and writes intervals as the driver reads them, from the same
+    round trip on.
     """
-    raw.pgconn.send_query(_SESSION % (0 if compiles else raw.info.backend_pid))
+    raw.pgconn.send_query(_SESSION % (raw.info.backend_pid if configures else 0))
     result = raw.wait(generators.execute(raw.pgconn))[-1]
     if result.status != ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)
@@ -222,7 +237,8 @@ def is_direct(raw: "psycopg.Connection[Any]", *, compiles: bool = True) -> bool:
 
 _SESSION = b"""
     SELECT pid, extract(epoch FROM backend_start)::text,
-           CASE WHEN pid = %d THEN set_config('jit', 'off', false) END
+           CASE WHEN pid = %d THEN set_config('jit', 'off', false)
+                                || set_config('IntervalStyle', 'postgres', false) END
       FROM pg_stat_get_activity(pg_backend_pid())
 """
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from psycopg.pq import Escaping
 from psycopg.pq.abc import PGresult
 
 from pgbeat import storable
@@ -116,9 +117,12 @@ def text(rows: PGresult, row: int, column: int) -> str | None:
 
 
 def raw(rows: PGresult, row: int, column: int) -> bytes | None:
-    """Returns the bytes of a bytea, which come as hexadecimal; `None` for NULL."""
+    """Returns the bytes of a bytea, as whatever `bytea_output` it comes; `None` for NULL."""
     value = rows.get_value(row, column)
-    return None if value is None else bytes.fromhex(value[2:].decode("ascii"))
+    return None if value is None else _unescape(value)
+
+
+_unescape = Escaping().unescape_bytea
 
 
 def bytea(value: bytes | None) -> bytes | None:

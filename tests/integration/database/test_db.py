@@ -2,6 +2,7 @@
 
 import signal
 import traceback
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -64,6 +65,31 @@ def test_a_default_isolation_level_changes_nothing(database: str, sql: Sql) -> N
         connections.note_own_session(connection)
         connections.prepare_session(connection)
         assert connection.scalar(level) == "read committed"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "DateStyle = 'SQL, DMY'",
+        "IntervalStyle = iso_8601",
+        "client_encoding = LATIN1",
+        "client_encoding = SQL_ASCII",
+        "standard_conforming_strings = off",
+    ],
+)
+def test_how_the_database_writes_values_changes_nothing(
+    database: str, sql: Sql, setting: str
+) -> None:
+    [(name,)] = sql("SELECT current_database()")
+    sql(f'ALTER DATABASE "{name}" SET {setting}')
+    day, values = date(2026, 2, 1), (datetime(2026, 2, 1, tzinfo=UTC), timedelta(days=1, hours=2))
+    with connections.engine(postgres_url(database), "tests").connect() as connection:
+        row = connection.exec_driver_sql(
+            r"SELECT %s::timestamptz, %s::interval, %s, '\d…', '03/02/2026'::date - %s::date",
+            (*values, "€", day),
+        ).one()
+        order = connection.scalar(text("SHOW DateStyle"))
+    assert tuple(row) == (*values, "€", r"\d…", 2 if "DMY" in order else 29)
 
 
 def test_errors_quote_no_values(database: str) -> None:

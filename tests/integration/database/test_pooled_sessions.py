@@ -22,6 +22,7 @@ from pgbeat.monitoring.checks.doctor import checks
 from tests.support.pgbouncer import Pooler, needs_pgbouncer, pooler
 from tests.support.processes import Processes
 from tests.support.recorded_workers import TrackedWorkers
+from tests.support.rows import Sql
 
 pytestmark = needs_pgbouncer
 
@@ -78,7 +79,10 @@ def make_app(url: str, **options: Any) -> Celery:
     return app
 
 
-def test_a_publisher_leaves_no_settings(pooled: Pooler) -> None:
+def test_a_publisher_leaves_no_settings(pooled: Pooler, sql: Sql) -> None:
+    [(name,)] = sql("SELECT current_database()")
+    for setting in "DateStyle = German", "IntervalStyle = iso_8601", "client_encoding = LATIN1":
+        sql(f'ALTER DATABASE "{name}" SET {setting}')
     options = {"synchronous_commit": "off"}
     with (
         Connection(f"pgbeat+{pooled.url}", transport_options=options) as connection,

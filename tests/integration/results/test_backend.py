@@ -68,6 +68,13 @@ def test_a_result_is_read_as_it_was_stored(app: Celery, backend: ResultBackend, 
     assert app.AsyncResult("t1").get(timeout=0) == value
 
 
+def test_how_the_database_writes_bytes_changes_nothing(app: Celery, sql: Sql) -> None:
+    [(name,)] = sql("SELECT current_database()")
+    sql(f"ALTER DATABASE \"{name}\" SET bytea_output = 'escape'")
+    backend_of(app).mark_as_done("t1", "é\\'")
+    assert app.AsyncResult("t1").get(timeout=0) == "é\\'"
+
+
 def test_what_is_known_of_a_result(app: Celery, backend: ResultBackend) -> None:
     child = app.AsyncResult("child")
     request = Context(id="t1", group="g1", parent_id="p1")
