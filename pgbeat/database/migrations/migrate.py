@@ -172,7 +172,8 @@ def upgrade(
 
     Raises `SchemaError` on a newer one that doesn't, on one of a build before the baseline, on one
     that lost tables or columns, and if other transactions use a table for a minute: meanwhile it
-    waits briefly and often, so that programs continue running. Also if a table can't be renamed.
+    waits briefly and often, so that programs continue running. Also if a table can't be renamed, or
+    if the database's encoding is not UTF8.
     """
     engine = connections.engine(url, "pgbeat migrate")
     give_up_at = time.monotonic() + _PATIENCE
@@ -206,7 +207,9 @@ def _upgrade(
     connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}s'"))
     schema = installed(connection)
     before = None if schema is None else schema.version
-    if schema is not None:
+    if schema is None:
+        _require_unicode(connection)
+    else:
         _refuse_foreign(schema)
         if schema.version > newest():
             return Upgraded(schema.version, schema.version)
@@ -223,6 +226,16 @@ def _upgrade(
 
 
 def _rename(connection: Connection, old: str, new: str) -> bool:
+def _require_unicode(connection: Connection) -> None:
+    """Raises `SchemaError` on a database that can't keep every text and JSON value."""
+    encoding = connection.scalar(text("SHOW server_encoding"))
+    if encoding != "UTF8":
+        raise SchemaError(
+            f"the database's encoding is {encoding}, pgbeat needs UTF8",
+            advice="make another with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+        )
+
+
     """Renames a table of kombu's SQLAlchemy transport; returns false if that was done before."""
     there = connection.execute(_TABLES, {"old": old, "new": new}).one()
     if (there.old is None and there.new is not None) or old == new:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -17,6 +18,7 @@ from pgbeat.database import connections
 from pgbeat.database.migrations import migrate
 from pgbeat.database.tables import COLUMNS
 from pgbeat.errors import SchemaError
+from pgbeat.testing.databases import in_database
 from tests.support import schema_contents, versions
 from tests.support.command_line import run
 from tests.support.processes import until
@@ -118,6 +120,18 @@ def test_an_empty_database_gets_the_newest_schema_once(engine: Engine) -> None:
     before = contents(engine)
     assert migrate.upgrade(engine.url) == (migrate.newest(), migrate.newest(), [], {})
     assert contents(engine) == before
+
+
+def test_a_database_that_can_t_keep_every_text_is_refused(server: str) -> None:
+    name = f"latin_{uuid4().hex[:8]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        for encoding in "LATIN1", "SQL_ASCII":
+            admin.execute(
+                f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'"
+            )
+            with pytest.raises(SchemaError, match=f"encoding is {encoding}, pgbeat needs UTF8"):
+                migrate.upgrade(postgres_url(in_database(server, name)))
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def test_rows_survive_an_upgrade(engine: Engine, next_release: Release) -> None:
