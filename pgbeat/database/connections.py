@@ -237,7 +237,7 @@ def prepare_session(connection: Connection, silence: float = 0.0) -> None:
     configure(
         connection,
         {
-            "statement_timeout": "0",
+            **UNLIMITED,
             "lock_timeout": "0",
             "jit": "off",
             "idle_in_transaction_session_timeout": f"{int(max(silence, 60) * 1000)}",
@@ -260,10 +260,14 @@ def prepare_session(connection: Connection, silence: float = 0.0) -> None:
         configure(connection, {"client_connection_check_interval": "500"})
 
 
+#: The settings of what may take its time, however soon the role's statements must end. A Postgres
+#: older than 17 doesn't know the second.
+UNLIMITED = {"statement_timeout": "0", "transaction_timeout": "0"}
 #: Keys in a connection's `info`.
 _OWN, _LOCAL = "pgbeat_own_session", "pgbeat_local_settings"
 _SET_CONFIG = text(
-    "SELECT set_config(key, value, :is_local) FROM json_each_text(CAST(:settings AS json))"
+    "SELECT set_config(key, value, :is_local) FROM json_each_text(CAST(:settings AS json)) "
+    "WHERE current_setting(key, true) IS NOT NULL"
 )
 
 

@@ -49,6 +49,7 @@ class Background:
     def _round(self) -> None:
         try:
             with kept(self._settings.url, "pgbeat upkeep") as connection:
+                connections.configure(connection, connections.UNLIMITED)
                 self._do(connection)
         except DBAPIError as error:
             if not lock_waits.is_lock_timeout(error):

@@ -202,6 +202,7 @@ def _upgrade(
     note: Callable[[Connection, Upgraded], None] | None,
     rename: Mapping[str, str],
 ) -> Upgraded:
+    connections.configure_transaction(connection, connections.UNLIMITED)
     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
     # Running programs queue up behind a lock that this waits for.
     connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}s'"))
@@ -225,7 +226,6 @@ def _upgrade(
     return upgraded
 
 
-def _rename(connection: Connection, old: str, new: str) -> bool:
 def _require_unicode(connection: Connection) -> None:
     """Raises `SchemaError` on a database that can't keep every text and JSON value."""
     encoding = connection.scalar(text("SHOW server_encoding"))
@@ -236,6 +236,7 @@ def _require_unicode(connection: Connection) -> None:
         )
 
 
+def _rename(connection: Connection, old: str, new: str) -> bool:
     """Renames a table of kombu's SQLAlchemy transport; returns false if that was done before."""
     there = connection.execute(_TABLES, {"old": old, "new": new}).one()
     if (there.old is None and there.new is not None) or old == new:

@@ -376,6 +376,19 @@ def test_a_beat_keeps_them_in_a_thread(
     keeper.close(10)
 
 
+def test_a_round_may_take_its_time(
+    settings: Settings, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However soon the role's statements must end."""
+    sql(f'ALTER DATABASE "{settings.url.database}" SET statement_timeout = 500')
+    keeper = Background(
+        settings, "retention", lambda c: c.execute(text("SELECT pg_sleep(0.6)")), first=0, every=600
+    )
+    keeper.step(keeper._next_at)
+    keeper.close(10)
+    assert caplog.records == []
+
+
 def test_a_round_that_fails_is_logged(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     """A wait for a lock is not: doctor says if that lasts."""
     keeper = Background(

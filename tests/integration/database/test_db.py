@@ -131,6 +131,18 @@ def test_a_session_of_its_own_compiles_nothing(
         assert guest.scalar(text("SHOW jit")) == "on"  # the session is the application's
 
 
+def test_what_may_take_its_time_has_no_limit(database: str, sql: Sql) -> None:
+    [(name, version)] = sql("SELECT current_database(), current_setting('server_version_num')::int")
+    limits = ["statement_timeout", "transaction_timeout"][: 2 if version >= 170000 else 1]
+    for limit in limits:
+        sql(f'ALTER DATABASE "{name}" SET {limit} = 60000')
+    engine = connections.engine(postgres_url(database), "tests", isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connections.prepare_session(connection)
+        shown = [connection.scalar(text(f"SHOW {limit}")) for limit in limits]
+    assert set(shown) == {"0"}
+
+
 def test_an_interrupted_transaction_raises_what_interrupted_it(database: str) -> None:
     """Such as Celery's soft time limit, a signal; the server rolls back."""
 

@@ -145,6 +145,14 @@ def test_rows_survive_an_upgrade(engine: Engine, next_release: Release) -> None:
         assert [tuple(row) for row in rows] == [("s", None)]
 
 
+def test_a_migration_may_take_its_time(engine: Engine, next_release: Release) -> None:
+    """However soon the role's statements must end."""
+    migrate.upgrade(engine.url)
+    new = next_release("SELECT pg_sleep(1.2)")
+    execute(engine, f'ALTER DATABASE "{engine.url.database}" SET statement_timeout = 1000')
+    assert migrate.upgrade(engine.url).after == new
+
+
 def test_ten_at_once_do_no_harm(engine: Engine) -> None:
     with ThreadPoolExecutor(10) as pool:
         results = list(pool.map(migrate.upgrade, [engine.url] * 10))
@@ -470,6 +478,21 @@ def test_what_someone_dropped_is_named_and_made_again(migrated: Engine) -> None:
         assert contents(migrated) == before, lost
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ["TimeZone = 'Europe/Berlin'", "search_path = public, pgbeat", "quote_all_identifiers = on"],
+)
+def test_nothing_is_missing_because_of_how_the_server_writes_it(
+    migrated: Engine, setting: str
+) -> None:
+    newest, lost = migrate.newest(), "constraint pgbeat.schedules.schedules_failed_due_at"
+    execute(migrated, f'ALTER DATABASE "{migrated.url.database}" SET {setting}')
+    with migrated.connect() as connection:
+        assert migrate.missing(connection, newest) == []
+    execute(migrated, "ALTER TABLE pgbeat.schedules DROP CONSTRAINT schedules_failed_due_at")
+    assert migrate.upgrade(migrated.url).restored == [lost]
+
+
 def test_the_brokers_tables_get_their_triggers_with_a_schema_that_was_dropped(
     migrated: Engine,
 ) -> None:
@@ -492,21 +515,6 @@ def test_an_operators_own_objects_are_nobodys_business(migrated: Engine) -> None
 
 
 # -- what the schema is ------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    "setting",
-    ["TimeZone = 'Europe/Berlin'", "search_path = public, pgbeat", "quote_all_identifiers = on"],
-)
-def test_nothing_is_missing_because_of_how_the_server_writes_it(
-    migrated: Engine, setting: str
-) -> None:
-    newest, lost = migrate.newest(), "constraint pgbeat.schedules.schedules_failed_due_at"
-    execute(migrated, f'ALTER DATABASE "{migrated.url.database}" SET {setting}')
-    with migrated.connect() as connection:
-        assert migrate.missing(connection, newest) == []
-    execute(migrated, "ALTER TABLE pgbeat.schedules DROP CONSTRAINT schedules_failed_due_at")
-    assert migrate.upgrade(migrated.url).restored == [lost]
-
-
 
 
 def test_the_printed_script_makes_the_same_schema(engine: Engine, migrated: Engine) -> None:
