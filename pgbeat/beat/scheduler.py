@@ -173,7 +173,7 @@ class Scheduler(celery.beat.Scheduler):
                 delay = self._postponed.add("pass", "all schedules", LOCKED)
                 self._leader.wait(delay, self._pool)
             else:
-                if not isinstance(error, DBAPIError | psycopg.Error):
+                if not isinstance(error, DBAPIError | psycopg.Error | SchemaError):
                     raise
                 self._forget()
                 self._leader.disconnect(error)

@@ -17,6 +17,7 @@ from pgbeat.database import channels, connections, fence, poolers
 from pgbeat.database.locks import advisory_locks, lock_waits
 from pgbeat.database.migrations import migrate
 from pgbeat.database.watched import readable
+from pgbeat.errors import SchemaError
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.processes import known
 
@@ -59,6 +60,8 @@ class Leader:
         self._standing_by = StandingBy(settings, direct_url or settings.url, "pgbeat standby")
         self._leads = False
         self._lost_at: float | None = None
+        #: What was logged of a database that can be reached, and must not be used.
+        self._unfit = ""
         self._attempts = 0
         #: Whether a schedule has changed since this was last set to false.
         self.changed = False
@@ -117,7 +120,7 @@ class Leader:
             )
         if self._lost_at is not None:
             logger.warning("The database is back after %.1f s", time.monotonic() - self._lost_at)
-            self._lost_at, self._attempts = None, 0
+            self._lost_at, self._unfit, self._attempts = None, "", 0
         return self._leads
 
     def _note_server(self, connection: Connection) -> None:
@@ -158,8 +161,14 @@ class Leader:
 
     def disconnect(self, error: BaseException) -> None:
         """Gives up the connection because of an error, which it logs once."""
-        if self._lost_at is None:
+        is_first = self._lost_at is None
+        if is_first:
             self._lost_at = time.monotonic()
+        if isinstance(error, SchemaError):  # a server may come back as another's copy, say
+            if str(error) != self._unfit:
+                self._unfit = str(error)
+                logger.error("The database can't be used, trying again: %s", error)
+        elif is_first:
             if connections.is_lost(error):
                 logger.error(
                     "Lost the database, trying again until it is back: %s",

@@ -199,6 +199,36 @@ def test_the_database_restarts(
         processes.stop_all()
 
 
+@pytest.mark.parametrize(
+    ("change", "undo", "why"),
+    [
+        (
+            "UPDATE pgbeat.servers SET system_identifier = system_identifier + 1",
+            "UPDATE pgbeat.servers SET system_identifier = system_identifier - 1",
+            "the database is a copy, or was moved",
+        ),
+        (
+            "ALTER SCHEMA pgbeat RENAME TO gone",
+            "ALTER SCHEMA gone RENAME TO pgbeat",
+            "the database has no pgbeat schema",
+        ),
+    ],
+    ids=["copy", "no schema"],
+)
+def test_a_database_that_comes_back_unfit_is_waited_for(
+    processes: Processes, sql: Sql, change: str, undo: str, why: str
+) -> None:
+    """As after a restore, or while one is under way."""
+    beat = processes.beat()
+    beat.says("This beat leads")
+    sql(change)
+    sql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+    beat.says(f"The database can't be used, trying again: {why}")
+    sql(undo)
+    until(lambda: beat.output.count("This beat leads") == 2)
+    assert beat.output.count(why) == 1
+
+
 @pytest.mark.slow
 def test_a_beat_that_starts_before_its_database(
     tmp_path: Path, own_server: TemporaryServer
