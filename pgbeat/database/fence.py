@@ -23,7 +23,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.database import connections, forks, sql
-from pgbeat.database.watched import avoid, hosts_of
+from pgbeat.database.watched import WatchedConnection, avoid, hosts_of
 from pgbeat.errors import Fenced
 
 #: Seconds for the connection of a look, and after which servers are looked at once more.
@@ -223,7 +223,7 @@ def look_around(url: URL, connect_args: Mapping[str, Any] | None = None) -> None
     """Remembers the timeline of each server that the URL names, as far as it answers."""
     for params in _each_host(url, connect_args or {}):
         try:
-            with psycopg.connect(**params, autocommit=True) as connection:
+            with WatchedConnection.open(**params, autocommit=True) as connection:
                 row = connection.execute(_LOOK.encode()).fetchone()
         except psycopg.Error:
             continue

@@ -1,6 +1,7 @@
 """A server that hangs is given up; one that takes its time is not."""
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.broker.messages import Message
 from pgbeat.config import postgres_url
 from pgbeat.config.urls import servers
-from pgbeat.database import connections
+from pgbeat.database import connections, fence
 from pgbeat.database.locks import advisory_locks
 from pgbeat.testing.databases import TemporaryServer
 from tests.support.failing_servers import frozen
@@ -63,6 +64,24 @@ def test_a_server_that_hangs_is_given_up(session: Open, proxy: Proxy) -> None:
         connection.execute(text("SELECT 1"))
     assert time.monotonic() - began < BY_THEN
     assert connections.is_lost(failure.value)
+
+
+def test_a_look_at_a_server_that_hangs_ends(proxy: Proxy) -> None:
+    """One that hangs, or whose pooler answers for it, once the look has connected."""
+    over = threading.Event()
+
+    def hang() -> None:
+        proxy.hold()
+        over.wait(60)
+
+    proxy.lose_answer(b"pg_control_system", hang)
+    look = threading.Thread(
+        target=fence.look_around, args=(postgres_url(hasty(proxy.dsn)),), daemon=True
+    )
+    look.start()
+    look.join(BY_THEN)
+    over.set()
+    assert not look.is_alive()
 
 
 def test_an_address_that_another_server_took_over_is_given_up(session: Open, proxy: Proxy) -> None:
