@@ -181,6 +181,7 @@ class StreamWatcher:
     def _run(self) -> None:
         known, known_marks = JobSnapshot.empty(), dict[str, Any]()
         pause = checked_at = 0.0
+        has_failed = False
         while True:
             self._bell.wait(pause)
             with self._lock:
@@ -197,12 +198,16 @@ class StreamWatcher:
                     checked_at = begun
                 snapshot, marks = self._query(streams, known)
             except Exception as error:  # streams outlive any failure
-                logger.warning("Streams can't read jobs: %s", connections.first_line(error))
+                if not has_failed:
+                    why = connections.first_line(error)
+                    logger.warning("Streams can't read jobs, trying again: %s", why)
+                has_failed = True
                 with self._lock:
                     self._fresh |= fresh & self._streams
                 self._bell.clear()
                 pause = _PAUSE
                 continue
+            has_failed = False
             _notify(streams, fresh, known, snapshot)
             _notify_marks(streams, fresh, known_marks, marks)
             known, known_marks = snapshot, marks

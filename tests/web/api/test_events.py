@@ -285,6 +285,31 @@ def test_streams_outlive_a_database_that_is_away(web: Web, sql: Sql) -> None:
     assert found == ["pending", "cancelled", "cancelled"]
 
 
+def test_that_a_database_is_away_is_logged_once(
+    web: Web, sql: Sql, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgbeat.web.watch._PAUSE", 0.05)
+    watcher = StreamWatcher(web.app.state.pgbeat)
+
+    def fail_often() -> None:
+        failed = "SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+        until(lambda: watcher.rounds)
+        [(before,)] = sql(failed)
+        sql("ALTER SCHEMA pgbeat RENAME TO gone")
+        until(lambda: sql(failed)[0][0] > before + 3)
+
+    async def watch() -> None:
+        with watcher.stream(None, None, user="user:alice"):
+            await asyncio.to_thread(fail_often)
+
+    try:
+        asyncio.run(watch())
+    finally:
+        sql("ALTER SCHEMA gone RENAME TO pgbeat")
+    [record] = caplog.records
+    assert record.getMessage().startswith("Streams can't read jobs, trying again: ")
+
+
 def test_too_many_of_one_user_are_refused(
     web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
