@@ -1,8 +1,13 @@
 """Tells what a session may do, before it tries."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 from pgbeat.database import connections
+from pgbeat.errors import SchemaError
 
 
 def may_change(connection: Connection, table: str) -> bool:
@@ -23,6 +28,20 @@ def submits_as_owner(connection: Connection) -> bool:
 def is_denied(error: BaseException) -> bool:
     """Returns whether the role lacks a privilege for a statement."""
     return connections.sqlstate(error) == "42501"
+
+
+@contextmanager
+def required() -> Iterator[None]:
+    """Raises `SchemaError` where the role lacks a privilege for the schema, as after an upgrade."""
+    try:
+        yield
+    except DBAPIError as error:
+        if not is_denied(error):
+            raise
+        raise SchemaError(
+            f"the role may not use pgbeat's schema: {connections.first_line(error)}",
+            advice="as its owner, run `pgbeat grant` for the role, also after each `pgbeat migrate`",
+        ) from None
 
 
 _WRITES_JOBS = text("SELECT has_table_privilege('pgbeat.unfinished_jobs', 'INSERT')")

@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL
 from pgbeat.beat.leadership import standby
 from pgbeat.beat.leadership.standby import StandingBy
 from pgbeat.config import Settings
-from pgbeat.database import channels, connections, fence, poolers
+from pgbeat.database import channels, connections, fence, poolers, privileges
 from pgbeat.database.locks import advisory_locks, lock_waits
 from pgbeat.database.migrations import migrate
 from pgbeat.database.watched import readable
@@ -83,8 +83,9 @@ class Leader:
             )
             try:
                 fence.require_newest(connection)
-                migrate.check(connection, reads_schedules=True)
-                fence.require_original(connection)
+                with privileges.required():
+                    migrate.check(connection, reads_schedules=True)
+                    fence.require_original(connection)
                 if self._lost_at is None:
                     migrate.warn_if_incomplete(connection)
                 connections.prepare_session(connection, max(15.0, 4 * self._interval))

@@ -26,7 +26,15 @@ from pgbeat.broker.transport.consuming.session import Session
 from pgbeat.broker.transport.group_commit import GroupCommit
 from pgbeat.broker.transport.options import Options
 from pgbeat.config import place
-from pgbeat.database import connections, fence, forks, identity, poolers, server_errors
+from pgbeat.database import (
+    connections,
+    fence,
+    forks,
+    identity,
+    poolers,
+    privileges,
+    server_errors,
+)
 from pgbeat.database.migrations import migrate
 from pgbeat.database.prepared import PreparedConnection
 
@@ -135,7 +143,8 @@ class Broker:
         try:
             fence.require_newest(connection, self.options.connect_args)
             # Each time: `pgbeat migrate` may have run since the last connection.
-            migrate.check(connection)
+            with privileges.required():
+                migrate.check(connection)
             if not self._has_tables:
                 own_tables.adopt(connection)
                 self._has_tables = True

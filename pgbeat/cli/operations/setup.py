@@ -68,6 +68,7 @@ def migrate_command(
         click.echo(f"The schema is installed, at version {after}.")
     else:
         click.echo(f"The schema went from version {before} to {after}.")
+        printing.note("roles lack rights on what is new: run `pgbeat grant` again for each.")
     for old, new in done.renamed.items():
         click.echo(f"Table {old} is {new} now.")
     if done.restored:

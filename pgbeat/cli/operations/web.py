@@ -18,6 +18,7 @@ from pgbeat.cli.terminal import browsers, printing
 from pgbeat.cli.terminal.failures import BadInput, unreachable
 from pgbeat.cli.terminal.options import FLAG, option
 from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.database import privileges
 from pgbeat.database.migrations import migrate
 from pgbeat.errors import SchemaError
 
@@ -154,7 +155,7 @@ def _remark(target: Target, note: Say, *, is_private: bool, link: bool) -> str |
     """
     settings, signs_in = target.settings, None
     try:
-        with target.transaction() as connection:
+        with target.transaction() as connection, privileges.required():
             migrate.check(connection, reads_schedules=True)
             migrate.warn_if_incomplete(connection)
             has_tokens = tokens.exist(connection, namespace=settings.namespace)

@@ -66,6 +66,7 @@ def restore(connection: Connection, wanted: dict[str, str], build: Callable[[], 
     lost = missing(connection, wanted)
     if not lost:
         return []
+    _refuse([name for name in lost if _has_rows(name, wanted)])
     definitions = _definitions(connection, build)
     for kind in _ORDER:
         for name in lost:
@@ -74,13 +75,24 @@ def restore(connection: Connection, wanted: dict[str, str], build: Callable[[], 
                     connection.exec_driver_sql(statement.replace("%", "%%"))
     if any(_is_of_broker(name) for name in lost):
         connection.execute(text("SELECT pgbeat.adopt_broker()"))
-    if left := missing(connection, wanted):
+    _refuse(missing(connection, wanted))
+    return lost
+
+
+def _refuse(lost: Sequence[str]) -> None:
+    if lost:
         raise SchemaError(
-            f"the schema lacks {listed(left)}, which can't be made again without losing rows",
+            f"the schema lacks {listed(lost)}, which can't be made again without losing rows",
             advice="restore a backup, or drop the schema pgbeat with all its rows and run "
             "`pgbeat migrate`",
         )
-    return lost
+
+
+def _has_rows(name: str, wanted: dict[str, str]) -> bool:
+    """Returns whether an object is a table of pgbeat's own, or a column of one."""
+    kind, _, path = name.partition(" ")
+    is_of_view = f"view {path.rpartition('.')[0]}" in wanted
+    return not _is_of_broker(name) and (kind == "table" or (kind == "column" and not is_of_view))
 
 
 def listed(names: Sequence[str]) -> str:

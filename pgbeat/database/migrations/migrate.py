@@ -13,10 +13,10 @@ from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.database import connections, sql
+from pgbeat.database import connections, privileges, sql
 from pgbeat.database.migrations import contents
 from pgbeat.database.tables import SCHEMA
-from pgbeat.errors import SchemaError
+from pgbeat.errors import Forbidden, SchemaError
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -173,7 +173,7 @@ def upgrade(
     Raises `SchemaError` on a newer one that doesn't, on one of a build before the baseline, on one
     that lost tables or columns, and if other transactions use a table for a minute: meanwhile it
     waits briefly and often, so that programs continue running. Also if a table can't be renamed, or
-    if the database's encoding is not UTF8.
+    if the database's encoding is not UTF8. Raises `Forbidden` if the role may not change the schema.
     """
     engine = connections.engine(url, "pgbeat migrate")
     give_up_at = time.monotonic() + _PATIENCE
@@ -183,6 +183,12 @@ def upgrade(
                 with engine.begin() as connection:
                     return _upgrade(connection, note, rename)
             except DBAPIError as error:
+                if privileges.is_denied(error):
+                    raise Forbidden(
+                        f"the role may not change the schema: {connections.first_line(error)}; run "
+                        "`pgbeat migrate` as the schema's owner, or, to make one, as a role that "
+                        "has CREATE on the database"
+                    ) from error
                 if connections.sqlstate(error) not in _BUSY:
                     raise
                 if time.monotonic() > give_up_at:

@@ -7,13 +7,16 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 from celery import Celery
+from kombu.exceptions import OperationalError
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import pgbeat
 from pgbeat import aio
 from pgbeat.access.roles import PROFILES, Profile
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings, postgres_url
+from pgbeat.errors import SchemaError
 from tests.support import roles
 from tests.support.command_line import Sql, read, refused, run
 from tests.support.databases import Role, connected
@@ -150,6 +153,22 @@ def test_tables_to_come(ordinary_role: Role, database: str, sql: Sql) -> None:
     left = {table for table, _ in rights_of(sql, ordinary_role.name)}
     assert left <= {"migrations", "lanes", "templates", *BROKER}
     sql("DROP TABLE pgbeat.new")
+
+
+def test_beats_and_workers_that_lack_new_rights_are_told_of_grant(
+    with_profile: Callable[[Profile], Role], sql: Sql
+) -> None:
+    """As after an upgrade, whose tables no role has but their owner."""
+    role = with_profile("beat")
+    sql(f"REVOKE ALL ON pgbeat.servers FROM {role.name}")
+    with opened_app(role.dsn) as app:
+        with pytest.raises(SystemExit, match=r"denied for table servers; .* run `pgbeat grant`"):
+            Scheduler(app=app)
+        with app.connection() as connection, pytest.raises(SchemaError, match="pgbeat grant"):
+            app.amqp.TaskConsumer(connection.default_channel).consume()
+        sql(f"REVOKE USAGE ON SCHEMA pgbeat FROM {role.name}")
+        with app.connection() as connection, pytest.raises(OperationalError, match="pgbeat grant"):
+            app.send_task("t", connection=connection, retry=False)
 
 
 def test_what_it_refuses(database: str, ordinary_role: Role, sql: Sql) -> None:

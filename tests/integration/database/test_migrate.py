@@ -17,10 +17,11 @@ from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.database.migrations import migrate
 from pgbeat.database.tables import COLUMNS
-from pgbeat.errors import SchemaError
+from pgbeat.errors import Forbidden, SchemaError
 from pgbeat.testing.databases import in_database
 from tests.support import schema_contents, versions
 from tests.support.command_line import run
+from tests.support.databases import Role
 from tests.support.processes import until
 
 #: All that a schema consists of, in words that are the same in every database.
@@ -502,10 +503,30 @@ def test_the_brokers_tables_get_their_triggers_with_a_schema_that_was_dropped(
         assert migrate.missing(connection, migrate.newest()) == []
 
 
-def test_a_table_that_was_dropped_is_not_made_again_without_its_rows(migrated: Engine) -> None:
-    execute(migrated, "ALTER TABLE pgbeat.webhooks DROP COLUMN secret")
-    with pytest.raises(SchemaError, match=r"column pgbeat.webhooks.secret"):
+@pytest.mark.parametrize(
+    ("statement", "lost"),
+    [
+        ("ALTER TABLE pgbeat.webhooks DROP COLUMN secret", "column pgbeat.webhooks.secret"),
+        ("DROP TABLE pgbeat.lanes CASCADE", "column pgbeat.lanes.created_at"),
+    ],
+)
+def test_a_table_that_was_dropped_is_not_made_again_without_its_rows(
+    migrated: Engine, statement: str, lost: str
+) -> None:
+    """Though functions need it that could be made again."""
+    execute(migrated, statement)
+    with pytest.raises(SchemaError, match=f"lacks {lost}.* restore a backup"):
         migrate.upgrade(migrated.url)
+
+
+def test_a_role_that_may_not_change_it_is_told_who_may(
+    database: str, ordinary_role: Role, empty_database: str
+) -> None:
+    """With and without a schema."""
+    for dsn in (database, empty_database):
+        url = postgres_url(ordinary_role.dsn).set(database=postgres_url(dsn).database)
+        with pytest.raises(Forbidden, match="denied for .*as the schema's owner"):
+            migrate.upgrade(url)
 
 
 def test_an_operators_own_objects_are_nobodys_business(migrated: Engine) -> None:
