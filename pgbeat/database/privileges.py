@@ -40,7 +40,7 @@ def required() -> Iterator[None]:
             raise
         raise SchemaError(
             f"the role may not use pgbeat's schema: {connections.first_line(error)}",
-            advice="as its owner, run `pgbeat grant` for the role, also after each `pgbeat migrate`",
+            advice="as the schema's owner, run `pgbeat grant` for it, also after each upgrade",
         ) from None
 
 

@@ -26,17 +26,10 @@ from pgbeat.broker.transport.consuming.session import Session
 from pgbeat.broker.transport.group_commit import GroupCommit
 from pgbeat.broker.transport.options import Options
 from pgbeat.config import place
-from pgbeat.database import (
-    connections,
-    fence,
-    forks,
-    identity,
-    poolers,
-    privileges,
-    server_errors,
-)
+from pgbeat.database import connections, fence, forks, identity, poolers, privileges, server_errors
 from pgbeat.database.migrations import migrate
 from pgbeat.database.prepared import PreparedConnection
+from pgbeat.errors import SchemaError
 
 logger = logging.getLogger("pgbeat.transport")
 
@@ -209,10 +202,14 @@ class Broker:
         """Returns the consuming session, opened at the first call."""
         if self._session is not None and self._session.lost is not None:
             self._pause(self._session)
-        with self.lock:
-            if self._session is None or self._session.lost is not None:
-                self._session = self._open_session()
-            return self._session
+        try:
+            with self.lock:
+                if self._session is None or self._session.lost is not None:
+                    self._session = self._open_session()
+                return self._session
+        except SchemaError:
+            time.sleep(_LONGEST_PAUSE)  # the connection is good, so Celery tries again at once
+            raise
 
     def _pause(self, lost: Session) -> None:
         """Waits a moment if sessions keep failing, to spare the process and the server."""

@@ -525,7 +525,7 @@ def test_a_role_that_may_not_change_it_is_told_who_may(
     """With and without a schema."""
     for dsn in (database, empty_database):
         url = postgres_url(ordinary_role.dsn).set(database=postgres_url(dsn).database)
-        with pytest.raises(Forbidden, match="denied for .*as the schema's owner"):
+        with pytest.raises(Forbidden, match=r"denied for .*as the schema's owner"):
             migrate.upgrade(url)
 
 
