@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from celery import Celery
-from click import Command, Context, Group
+from click import Context, Group
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
@@ -38,22 +38,6 @@ def test_each_command_has_help(name: str) -> None:
     result = CliRunner().invoke(program, [name, "--help"])
     assert result.exit_code == 0
     assert f"Usage: pgbeat {name}" in result.output.replace("program", "pgbeat")
-
-
-def test_the_commands_of_the_runbook_are_there() -> None:
-    """With their options."""
-    page = (ROOT / "docs/how-to/runbook.md").read_text()
-    lines = re.findall(r"(?:`|\$ )pgbeat ([a-z][^`\n]*)", page)
-    assert len(lines) > 20
-    for line in lines:
-        command: Command = program
-        context = Context(command)
-        words = line.split()
-        while isinstance(command, Group) and words:
-            command = command.resolve_command(context, [words.pop(0)])[1] or command
-        known = {name for option in command.params for name in option.opts}
-        given = {word for word in words if word.startswith("--")}
-        assert given <= known, line
 
 
 def test_without_a_command_there_is_help() -> None:

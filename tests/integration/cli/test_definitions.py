@@ -168,13 +168,6 @@ def test_update(database: str, sql: Sql) -> None:
     ]
 
 
-def test_update_takes_one_timetable(database: str) -> None:
-    add(database)
-    assert "both cron and every" in refused(
-        run(database, "update", "s", "--cron", "@daily", "--every", "5")
-    )
-
-
 def test_update_to_what_it_is(database: str) -> None:
     add(database)
     same = run(database, "update", "s", "--every", "60m")

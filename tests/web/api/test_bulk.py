@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.command_line import Sql
 from tests.support.rows import make_job
-from tests.support.web import Web, done, problem
+from tests.support.web import Web, done
 
 
 def failed(sql: Sql, number: int, **values: Any) -> None:
@@ -28,19 +28,6 @@ def test_a_preview_and_then_in_several_requests(web: Web, sql: Sql) -> None:
     assert sql("SELECT count(*) FROM pgbeat.jobs WHERE retry_of IS NOT NULL") == [(5,)]
     [(after,)] = sql("SELECT after FROM pgbeat.audit WHERE kind = 'jobs'")
     assert after["done"] == 5
-
-
-def test_users_change_their_own_and_viewers_none(web: Web, sql: Sql) -> None:
-    failed(sql, 1, created_by="user:alice")
-    failed(sql, 1, created_by="user:bob")
-    order = {"verb": "delete", "filter": {"state": "failed"}}
-    for client, number, others in ((web.admin, 2, 0), (web.user, 1, None)):
-        seen = done(client.post("/jobs/bulk", json=order | {"dry_run": True}))
-        assert (seen["matched"], seen["others"]) == (number, others)
-    made = done(web.user.post("/jobs/bulk", json=order))
-    assert (made["done"], made["matched"], made["others"]) == (1, 1, None)
-    assert sql("SELECT created_by FROM pgbeat.jobs") == [("user:bob",)]
-    problem(web.viewer.post("/jobs/bulk", json=order), 403)
 
 
 @pytest.mark.parametrize(

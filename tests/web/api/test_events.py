@@ -235,19 +235,6 @@ def test_200_streams_are_served_by_one_thread(web: Web, sql: Sql) -> None:
         until(lambda: all(t.name != named for t in threading.enumerate()), PATIENCE, "nobody looks")
 
 
-@pytest.mark.slow
-def test_a_client_that_goes_is_forgotten(web: Web, sql: Sql) -> None:
-    make_job(sql)
-
-    async def look(url: str, token: str) -> None:
-        async with events_of(url, token, "/jobs/events"):
-            await asyncio.to_thread(until, lambda: watch(web).count == 1, PATIENCE, "it is open")
-
-    with served(web) as url:
-        asyncio.run(look(url, web.token("alice")))
-        until(lambda: watch(web).count == 0, PATIENCE, "the stream is closed")
-
-
 def test_a_stream_shows_that_it_is_alive_and_ends(
     web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:

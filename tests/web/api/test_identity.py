@@ -45,11 +45,6 @@ def test_a_revoked_or_expired_token_is_refused(web: Web, sql: Sql) -> None:
     assert problem(user.get(ANYBODY), 401).startswith("the token was revoked")
 
 
-def test_its_use_is_noted(web: Web, sql: Sql) -> None:
-    done(web.user.get(ANYBODY))
-    assert sql("SELECT actor FROM pgbeat.tokens WHERE last_used_at IS NOT NULL") == [("alice",)]
-
-
 # -- cookies --------------------------------------------------------------------------------------
 
 

@@ -18,31 +18,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 make_nightly = partial(make_schedule, cron="0 2 * * *")
 
 
-def test_sign_in_trigger_and_a_wrong_cron_on_a_phone_in_the_dark(
-    window: Any, web: Web, sql: Sql
-) -> None:
-    make_nightly(sql, "nightly")
-    phone = window(viewport={"width": 390, "height": 800}, color_scheme="dark")
-    page = phone.sign_in(web.token("root", "admin"))
-    assert fits(page)
-    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert paper == "rgb(17, 20, 24)"
-    page.click("text=nightly")
-    page.click("button:has-text('Run now')")
-    page.wait_for_selector("[role=status]:has-text('triggered manually')")
-    assert sql("SELECT outcome FROM pgbeat.ticks") == [("launched",)]
-    page.click("summary:has-text('Edit')")
-    page.fill("#f-timetable", "61 2 * * *")
-    page.click("button:has-text('Save')")
-    page.wait_for_selector("#e-timetable:has-text('minute')")
-    assert fits(page)
-    assert page.get_attribute("#f-timetable", "aria-describedby") == "h-timetable e-timetable"
-    page.fill("#f-timetable", "30 2 * * *")
-    page.click("button:has-text('Save')")
-    page.wait_for_selector("dd:has-text('every day at 02:30')")
-    assert sql("SELECT cron FROM pgbeat.schedules") == [("30 2 * * *",)]
-
-
 def make_running(sql: Sql) -> str:
     """A job that runs, with 1 of 10 done; its id."""
     job_id = make_job(sql, "running", task="tests.add", created_by="user:root")

@@ -48,25 +48,6 @@ def test_a_schedule_is_made_run_and_backfilled_on_a_phone(window: Any, web: Web,
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(3,)]
 
 
-def test_a_webhooks_secret_is_shown_and_kept(window: Any, web: Web, sql: Sql) -> None:
-    page = window(viewport={"width": 390, "height": 800}).sign_in(web.token("root", "admin"))
-    page.click("nav >> text=System")
-    page.click("nav.tabs >> text=Webhooks")
-    page.click("text=Create the first one")
-    page.fill("#f-name", "ops")
-    page.fill("#f-url", "https://example.com/hook")
-    page.check("text=a schedule could not be launched")
-    page.click("button:has-text('Create webhook')")
-    page.wait_for_selector(".secret pre")
-    [(secret, events)] = sql("SELECT secret, events FROM pgbeat.webhooks")
-    assert page.inner_text(".secret pre") == secret
-    assert events == ["job.failed", "schedule.disabled", "tick.failed"]
-    assert fits(page)
-    page.click("text=I have copied it")
-    page.wait_for_selector("h1:has-text('ops')")
-    assert secret not in page.content()
-
-
 def test_the_audit_breaks_no_words_of_usual_length(window: Any, web: Web) -> None:
     admin = web.admin
     made = {"name": "category_refresh_of_all_shops", "task": "tests.add", "args": [1], "every": 600}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.browser import fits
 from tests.support.command_line import Sql
-from tests.support.rows import make_execution, make_job, make_waiting
+from tests.support.rows import make_execution, make_job
 from tests.support.web import Web
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -67,21 +67,3 @@ def test_a_failed_job_is_understood_and_run_again_changed(
         ([1], "failed"),
         ([5], "pending"),
     ]
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_a_job_that_waits_gets_its_event(window: Any, web: Web, sql: Sql, width: int) -> None:
-    job_id = make_waiting(sql, "paid/12")
-    page = window(viewport={"width": width, "height": 800}).sign_in(web.token("root", "admin"))
-    page.goto(f"/console/jobs/{job_id}")
-    assert page.locator("#steps-box tbody tr").count() == 2
-    assert fits(page)
-    page.click("summary:has-text('Emit the event')")
-    page.fill("#value", '{"amount": 12}')
-    assert fits(page)
-    page.click(".ask button:has-text('Emit')")
-    page.wait_for_selector("[role=status]:has-text('was emitted')")
-    assert sql("SELECT value FROM pgbeat.events") == [({"amount": 12},)]
-    page.goto("/console/events")
-    assert page.is_visible("#list >> text=paid/12")
-    assert fits(page)

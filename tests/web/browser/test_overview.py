@@ -39,19 +39,3 @@ def test_a_run_is_found_on_the_timeline_and_opened(
     page.click(".timeline tbody rect.bad")
     page.wait_for_url(f"**/console/jobs/{job_id}")
     page.wait_for_selector("h1 .chip:has-text('failed')")
-
-
-def test_without_scripts_it_is_a_picture_in_a_table(window: Any, web: Web, sql: Sql) -> None:
-    job_id = make_failure(sql, "nightly", "10 minutes")
-    shown = window(viewport={"width": 1280, "height": 800}, java_script_enabled=False)
-    page = shown.sign_in(web.token("root", "admin"))
-    page.click("nav >> text=Overview")
-    row = page.locator(".timeline tbody tr")
-    assert row.count() == 1
-    assert row.locator("th a").inner_text() == "nightly"
-    assert "1 failed" in row.locator("td").text_content()
-    assert not page.is_visible("#live")
-    page.click(".spans a:has-text('1w')")
-    page.wait_for_selector(".spans [aria-current]:has-text('1w')")
-    page.click(".timeline tbody rect.bad")
-    page.wait_for_url(f"**/console/jobs/{job_id}")

@@ -8,7 +8,7 @@ from pgbeat.monitoring import runbook
 from tests.support.command_line import Sql
 from tests.support.pages import html, words_of
 from tests.support.rows import ago, make_run, make_schedule, make_tick
-from tests.support.web import Web, done
+from tests.support.web import Web
 
 PATH = "/console/overview"
 
@@ -80,19 +80,6 @@ def test_an_empty_overview_says_how_to_begin(page: Any) -> None:
     shown = html(page.get(PATH))
     assert "No schedules yet" in shown.words
     assert shown.all("a[href='/console/new/schedule']")
-
-
-def test_the_timeline_of_the_api(web: Web, sql: Sql) -> None:
-    key = make_schedule(sql, "s", task="jobs.add", cron="* * * * *")
-    at = ago(sql, "10 minutes")
-    job = make_run(sql, key, at, at, "failed", error="ValueError: no")
-    found = done(web.admin.get("/timeline", params={"span": "1d"}))
-    [row] = found["rows"]
-    assert (row["schedule"], row["health"]["code"]) == ("s", "failing")
-    [piece] = row["pieces"]
-    assert (piece["kind"], piece["job_id"], piece["said"]) == ("failed", job, "ValueError: no")
-    assert row["coming"][0]["is_certain"]
-    assert web.admin.get("/timeline", params={"span": "2h"}).status_code == 422
 
 
 def test_the_page_stays_small(page: Any, sql: Sql) -> None:

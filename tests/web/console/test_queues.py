@@ -10,8 +10,6 @@ from tests.support.databases import broker_url
 from tests.support.pages import after, html
 from tests.support.rows import make_dead_letter, make_lane
 
-LIST = "/console/schedules"
-
 
 def test_a_lane_shows_who_is_in_it_and_who_waits(page: Any, job: Any, sql: Sql) -> None:
     make_lane(sql, "gpu")
@@ -47,8 +45,3 @@ def test_a_dead_letter_is_put_back(app: Celery, database: str, page: Any, sql: S
     assert f"there is no dead letter {dead}" in html(page.post("/console/dead", data=form), 404)
     for number in ("x", "-1", str(2**63), "9" * 5000):
         assert html(page.post("/console/dead", data=form | {"id": number}), 404)
-
-
-def test_beats(page: Any) -> None:
-    assert "No beat runs" in html(page.get("/console/beats"))
-    assert "No beat leads" in html(page.get(LIST))

@@ -5,7 +5,6 @@ from typing import Any
 from tests.support.command_line import Sql
 from tests.support.pages import after, html
 from tests.support.rows import make_schedule, make_template
-from tests.support.web import Web, done
 
 
 def test_a_template_is_shown_and_changed(page: Any, sql: Sql) -> None:
@@ -23,16 +22,3 @@ def test_a_template_is_shown_and_changed(page: Any, sql: Sql) -> None:
     assert sql("SELECT args, description, job_policy FROM pgbeat.templates") == [
         ([2], "Adds well", {"max_attempts": 5, "retry_cap": "2 h"})
     ]
-
-
-def test_a_user_sees_templates_and_changes_none(web: Web, user: Any, sql: Sql) -> None:
-    done(web.admin.put("/templates/t", json={"task": "tests.add"}), 201)
-    text = html(user.get("/console/templates/t"))
-    assert 'id="edit"' not in text
-    assert 'value="delete"' not in text
-    assert "New template" not in html(user.get("/console/templates"))
-    assert user.post("/console/templates/t", data={"do": "delete"}).status_code == 403
-    assert user.get("/console/new/template").status_code == 403
-    form = {"name": "u", "task": "tests.add"}
-    assert user.post("/console/new/template", data=form).status_code == 403
-    assert sql("SELECT name FROM pgbeat.templates") == [("t",)]

@@ -31,40 +31,6 @@ def test_a_webhook_is_made_and_its_secret_shown_once(page: Any, sql: Sql) -> Non
     assert f"<pre>{newer}</pre>" in text
 
 
-def test_a_webhook_for_people(page: Any, sql: Sql) -> None:
-    room = HOOK | {"format": "slack"}
-    said = after(page, page.post("/console/new/webhook", data=room)).words
-    assert "Webhook 'ops' was created" in said
-    assert "What is sent a message for slack" in said
-    assert "Secret" not in said and "New secret" not in said
-    call = HOOK | {"name": "call", "format": "pagerduty"}
-    text = html(page.post("/console/new/webhook", data=call), 422)
-    assert "pagerduty needs the integration key" in text
-    key = "0123456789abcdef0123456789abcdef"
-    assert key not in html(
-        page.post("/console/new/webhook", data=call | {"secret": f"{key}x"}), 422
-    )
-    page.post("/console/new/webhook", data=call | {"secret": key})
-    assert sql("SELECT format FROM pgbeat.webhooks ORDER BY name") == [("pagerduty",), ("slack",)]
-
-
-def test_a_webhook_of_some_events(page: Any, sql: Sql) -> None:
-    given = {"schedules": "nightly-*, report", "labels": '{"team": "billing"}'}
-    page.post("/console/new/webhook", data=HOOK | {"format": "slack"} | given)
-    columns = "SELECT per_incident, schedules, tasks, labels FROM pgbeat.webhooks"
-    assert sql(columns) == [(True, ["nightly-*", "report"], [], {"team": "billing"})]
-    shown = html(page.get("/console/webhooks/ops"))
-    assert "Only of schedules nightly-*, report; labels team=billing" in shown.words
-    form = shown.fields | {"do": "edit"}
-    assert form["schedules"] == "nightly-*, report"
-    page.post("/console/webhooks/ops", data=form | {"schedules": "", "per_incident": "no"})
-    assert sql(columns) == [(False, [], [], {"team": "billing"})]
-    wrong = html(page.post("/console/webhooks/ops", data=form | {"tasks": "x" * 256}), 422)
-    assert [*wrong.wrong] == ["tasks"]
-    kept = html(page.get("/console/webhooks/ops")).fields | {"do": "edit"}
-    assert "Nothing was changed" in after(page, page.post("/console/webhooks/ops", data=kept))
-
-
 def test_open_incidents_are_shown(page: Any, sql: Sql) -> None:
     hook = make_webhook(sql, "ops")
     assert "Open incidents" not in html(page.get("/console/webhooks/ops"))
