@@ -14,8 +14,6 @@ from pgbeat.suggest import did_you_mean, nearest, nearest_task
         ("something", ["due"], None),
         ("something", [], None),
         ("ls", ["logs", "list", "show"], "list"),
-        ("rm", ["retry", "remove"], "remove"),
-        ("kill", ["cancel", "list"], "cancel"),
         ("drop", ["drop"], "drop"),
         ("--count", ["--json", "--limit"], "--limit"),
         ("--lmit", ["--json", "--limit"], "--limit"),

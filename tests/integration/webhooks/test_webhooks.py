@@ -1,6 +1,5 @@
 """Webhooks: what is told and to whom, written with what happened, delivered at least once."""
 
-import json
 import threading
 import uuid
 from collections.abc import Callable, Collection
@@ -161,22 +160,6 @@ def test_every_mistake_is_told(connection: Connection) -> None:
     assert "hunter2" not in str(caught.value)
     with raises(InvalidJob, ("events", "required")):
         control.add(unit(connection), "a", "https://example.com/", [])
-
-
-def test_what_people_read(
-    add: Add, sql: Sql, receiver: Receiver, deliver: Callable[[], int]
-) -> None:
-    add("room", format="discord", events=["tick.failed"])
-    add("machine", events=["tick.failed"])
-    happen(sql)
-    assert deliver() == 2
-    machine, room = sorted(receiver.received, key=lambda request: request.path)
-    assert "webhook-signature" in machine.headers
-    assert "webhook-signature" not in room.headers
-    [embed] = json.loads(room.body)["embeds"]
-    [name] = sql("SELECT name FROM pgbeat.schedules")[0]
-    assert embed["title"] == f"Schedule '{name}' could not be launched"
-    assert {"name": "Error", "value": "because 1"} in embed["fields"]
 
 
 def test_names(connection: Connection, add: Add) -> None:

@@ -144,13 +144,11 @@ def clock() -> datetime:
     "timetable",
     [
         crontab(day_of_month="13", day_of_week="fri"),
-        crontab(day_of_month="1-7", day_of_week="*/2"),
         crontab(nowfun=clock),
         Nightly(minute=0, hour=2),
         schedule(30, relative=True),
         schedule(30, nowfun=clock),
         schedule(timedelta(0)),
-        schedule(timedelta(seconds=-1)),
         schedule(timedelta(days=36_501)),
         Fridays(30),
         solar("sunset", 59.9, 10.7),

@@ -36,7 +36,6 @@ def mistakes(text: str) -> list[str]:
     ("written", "expected"),
     [
         ("max_running: 2", {"max_running": 2}),
-        ("max_running: 0", {"max_running": 0}),
         ("max_running: null", {"max_running": None}),
         ("max_running: null, fair_by: task", {"max_running": None, "fair_by": "task"}),
         ("fair_by: kwargs.a, max_per_key: 0", {"fair_by": "kwargs.a", "max_per_key": 0}),
@@ -118,16 +117,10 @@ def test_a_file_without_schedules_leaves_those_alone() -> None:
             "lanes:\n  gpu: {max_running: two}",
             "2:22: lane 'gpu': max_running is 'two', which is no whole number",
         ),
-        ("lanes:\n  gpu: {max_running: -1}", "2:22: lane 'gpu': max_running is -1; it must be 0"),
         ("lanes:\n  gpu: {}", "2:3: lane 'gpu': a new lane needs a limit"),
-        ("lanes:\n  gpu: {rate: fast}", "2:15: lane 'gpu': a rate must look like '10/minute'"),
         (
             "lanes:\n  gpu: {max_running: 1, rate_key: task}",
             "2:35: lane 'gpu': there is a key for the rate, but no rate",
-        ),
-        (
-            "lanes:\n  gpu: {max_running: 1, fair_by: tax}",
-            "2:34: lane 'gpu': jobs can't take turns by 'tax'",
         ),
         (
             "lanes:\n  gpu: {policy: tags, options: {heavy: many}}",
@@ -139,14 +132,6 @@ def test_a_file_without_schedules_leaves_those_alone() -> None:
             "2:29: template 't': job_policy: 'lan' is not a key of it; did you mean 'lane'?",
         ),
         (
-            "templates:\n  t: {task: a, job_policy: {template: x}}",
-            "2:39: template 't': job_policy can't name a template",
-        ),
-        (
-            "templates:\n  t: {task: a, options: {prio: 1}}",
-            "2:25: template 't': options has 'prio', which is no publish option",
-        ),
-        (
             "templates:\n  t: {task: a, lane: x}",
             "2:16: template 't': there is no field 'lane'; wri",
         ),
@@ -154,11 +139,6 @@ def test_a_file_without_schedules_leaves_those_alone() -> None:
         (
             "webhooks:\n  w: {url: 'https://a.b', events: [job.failed, job.fail]}",
             "2:35: webhook 'w': events: there is no event 'job.fail'; did you mean 'job.failed'?",
-        ),
-        ("webhooks:\n  w: {url: 'https://a.b'}", "2:3: webhook 'w': events: name one or more of"),
-        (
-            'webhooks:\n  w: {url: "https://a.b", events: [all], tasks: ["a\\tb"]}',
-            "2:49: webhook 'w': tasks: 'a\\tb' is not a name, or a glob",
         ),
         (
             "webhooks:\n  w: {url: 'https://a.b', events: job.failed}",
@@ -179,21 +159,9 @@ def test_a_file_without_schedules_leaves_those_alone() -> None:
             "2:42: webhook 'w': there is no field 'secret'; did you mean 'secret_env'?",
         ),
         (
-            "webhooks:\n  w: {events: [all], url: 'https://a.b', secret_env: BAD}",
-            "2:54: webhook 'w': secret: it must be whsec_",
-        ),
-        (
             "webhooks:\n  w: {events: [all], url: 'https://a.b', format: pagerduty}",
             "2:3: webhook 'w': secret: pagerduty needs the integration key of an Events API v2 "
             "service; name the environment variable that has it: secret_env",
-        ),
-        (
-            "webhooks:\n  w: {events: [all], url: 'https://a.b', format: slack, secret_env: NONE}",
-            "2:69: webhook 'w': secret: slack takes none; its URL is the secret",
-        ),
-        (
-            "webhooks:\n  w: {events: [all], url: 'https://a.b', format: slak}",
-            "2:50: webhook 'w': format is 'slak'; it must be standard, slack",
         ),
     ],
 )

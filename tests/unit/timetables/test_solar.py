@@ -135,7 +135,6 @@ BAD = [
     "sunset",
     "sunset 59,91 10,75 0",
     "moonrise 59.91 10.75",
-    "sunset 91 0",
     "sunset 59,91 0",
     "sunset 0 180.5",
     "sunset 0 nan",
