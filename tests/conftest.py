@@ -80,6 +80,12 @@ def brokers_end() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """What runs tests that are coroutines."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
 def server(pgbeat_server: str) -> str:
     """DSN of a Postgres server: `PGBEAT_TEST_URL`, or an embedded one of this test process."""
     return pgbeat_server

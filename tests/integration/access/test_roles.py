@@ -1,6 +1,5 @@
 """`pgbeat grant`, and what a role may do with each profile: what its programs need, and no more."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -418,19 +417,16 @@ def test_a_submitter_sends_in_its_own_transaction(shop: Submitter, sql: Sql) -> 
     assert (messages(sql), count(sql)) == (123, 3)
 
 
-def test_a_submitter_sends_by_asyncio(shop: Submitter, sql: Sql) -> None:
+@pytest.mark.anyio
+async def test_a_submitter_sends_by_asyncio(shop: Submitter, sql: Sql) -> None:
     url = postgres_url(shop.dsn).set(drivername="postgresql+psycopg")
-
-    async def send() -> None:
-        engine = create_async_engine(url)
-        async with engine.begin() as connection:
-            await aio.submit(shop.add, 1, connection=connection)
-            async with pgbeat.in_transaction(connection, shop.app):
-                shop.add.delay(1)
-        await aio.submit_group([shop.add.s(1)], app=shop.app)
-        await engine.dispose()
-
-    asyncio.run(send())
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        await aio.submit(shop.add, 1, connection=connection)
+        async with pgbeat.in_transaction(connection, shop.app):
+            shop.add.delay(1)
+    await aio.submit_group([shop.add.s(1)], app=shop.app)
+    await engine.dispose()
     assert (messages(sql), count(sql)) == (3, 2)
 
 

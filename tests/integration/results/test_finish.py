@@ -119,13 +119,11 @@ def test_the_block_of_an_asyncio_session_must_not_commit(run_async: Any) -> None
         run_async(commit)
 
 
-def test_other_asyncio_drivers_are_refused(database: str) -> None:
-    async def main() -> None:
-        url = postgres_url(database).set(drivername="postgresql+asyncpg")
-        made = create_async_engine(url)
-        with pytest.raises(CannotFinish, match="asyncpg"):
-            async with pgbeat.finish(made.connect()):
-                raise AssertionError("the block ran")
-        await made.dispose()
-
-    asyncio.run(main())
+@pytest.mark.anyio
+async def test_other_asyncio_drivers_are_refused(database: str) -> None:
+    url = postgres_url(database).set(drivername="postgresql+asyncpg")
+    made = create_async_engine(url)
+    with pytest.raises(CannotFinish, match="asyncpg"):
+        async with pgbeat.finish(made.connect()):
+            raise AssertionError("the block ran")
+    await made.dispose()

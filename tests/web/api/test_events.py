@@ -91,22 +91,9 @@ def test_who_was_told_of_the_end_is_told_to_stop(web: Web, sql: Sql) -> None:
     assert (answer.status_code, answer.content) == (204, b"")
 
 
-def test_the_progress_of_a_job_until_it_ends(web: Web) -> None:
+@pytest.mark.anyio
+async def test_the_progress_of_a_job_until_it_ends(web: Web) -> None:
     job_id = make(web.user)["id"]
-
-    async def follow(url: str, token: str) -> list[Event]:
-        found = []
-        async with events_of(url, token, f"/jobs/{job_id}/events") as told:
-            steps = iter(STEPS)
-            run: str | None = None
-            async for event in told:
-                found.append(event)
-                step = next(steps, None)
-                if step is not None:
-                    run = await asyncio.to_thread(
-                        tell, web, job_id, is_new=run is None, run=run, **step
-                    )
-        return found
 
     STEPS: list[dict[str, Any]] = [
         {},
@@ -115,7 +102,17 @@ def test_the_progress_of_a_job_until_it_ends(web: Web) -> None:
         {"state": "completed", "job_state": "completed"},
     ]
     with served(web) as url:
-        events = asyncio.run(follow(url, web.token("alice")))
+        events: list[Event] = []
+        async with events_of(url, web.token("alice"), f"/jobs/{job_id}/events") as told:
+            steps = iter(STEPS)
+            run: str | None = None
+            async for event in told:
+                events.append(event)
+                step = next(steps, None)
+                if step is not None:
+                    run = await asyncio.to_thread(
+                        tell, web, job_id, is_new=run is None, run=run, **step
+                    )
         assert [event.kind for event in events] == 5 * ["job"] + ["end"]
         assert [e.data["state"] for e in events] == [
             "pending",
@@ -132,19 +129,16 @@ def test_the_progress_of_a_job_until_it_ends(web: Web) -> None:
         until(lambda: watch(web).count == 0, PATIENCE, "the stream is closed")
 
 
-def test_of_one_that_is_deleted_the_end_is_told(web: Web, sql: Sql) -> None:
+@pytest.mark.anyio
+async def test_of_one_that_is_deleted_the_end_is_told(web: Web, sql: Sql) -> None:
     job_id = make_job(sql)
 
-    async def follow(url: str, token: str) -> list[Event]:
-        found = []
-        async with events_of(url, token, f"/jobs/{job_id}/events") as told:
-            async for event in told:
-                found.append(event)
-                await asyncio.to_thread(sql, "DELETE FROM pgbeat.jobs")
-        return found
-
     with served(web) as url:
-        events = asyncio.run(follow(url, web.token("alice")))
+        events: list[Event] = []
+        async with events_of(url, web.token("alice"), f"/jobs/{job_id}/events") as told:
+            async for event in told:
+                events.append(event)
+                await asyncio.to_thread(sql, "DELETE FROM pgbeat.jobs")
     assert [(event.kind, event.data["state"]) for event in events] == [
         ("job", "pending"),
         ("end", None),

@@ -36,6 +36,7 @@ from tests.web.api.test_events import watch as watching
 from tests.web.test_serving import served as served_by
 from tests.web.test_serving import web_process
 
+pytestmark = pytest.mark.anyio
 KEY = "k" * 32
 
 
@@ -121,33 +122,27 @@ CASES: dict[str, Callable[[Web, Sql], Any]] = {
 
 
 @pytest.mark.slow
-def test_each_page_is_told_of_what_it_shows(web: Web, sql: Sql) -> None:
+async def test_each_page_is_told_of_what_it_shows(web: Web, sql: Sql) -> None:
     """And of nothing when nothing happens."""
     make_lane(sql, "l", 1)
     make_yearly(sql)
     assert CASES.keys() == {"jobs", "groups", "templates", "schedule:s", *changes._MARKS}
     root = web.token("root", "admin")
 
-    async def watch_all(url: str) -> None:
-        async def one(of: str, do: Callable[[Web, Sql], Any]) -> None:
+    with served(web) as url:
+        for of, do in CASES.items():
             async with page(url, root, of) as open_page:
                 assert await open_page.is_quiet(0.7), of
                 await asyncio.to_thread(do, web, sql)
                 await open_page.changed()
 
-        for of, do in CASES.items():
-            await one(of, do)
 
-    with served(web) as url:
-        asyncio.run(watch_all(url))
-
-
-def test_a_schedule_is_told_of_by_its_name(web: Web, sql: Sql) -> None:
+async def test_a_schedule_is_told_of_by_its_name(web: Web, sql: Sql) -> None:
     """With what became of its jobs; not of others."""
     own, other = make_yearly(sql, "b: c%"), make_yearly(sql, "other")
     job_id = make_job(sql, schedule_id=own, state="running")
 
-    async def look(url: str) -> None:
+    with served(web) as url:
         async with page(url, web.token("root", "admin"), "schedule:b: c%") as open_page:
             sql("UPDATE pgbeat.schedules SET paused_at = now() WHERE id = %s", other)
             assert await open_page.is_quiet()
@@ -158,16 +153,13 @@ def test_a_schedule_is_told_of_by_its_name(web: Web, sql: Sql) -> None:
             sql("DELETE FROM pgbeat.schedules WHERE id = %s", own)
             await open_page.changed()
 
-    with served(web) as url:
-        asyncio.run(look(url))
 
-
-def test_a_job_is_told_of_until_it_is_gone(web: Web, sql: Sql) -> None:
+async def test_a_job_is_told_of_until_it_is_gone(web: Web, sql: Sql) -> None:
     """Also after it has ended: it may be tried again."""
     job_id = make_job(sql, state="running", started_at="2026-01-01T00:00:00Z")
     make_execution(sql, job_id)
 
-    async def look(url: str) -> None:
+    with served(web) as url:
         async with page(url, web.token("alice"), f"job:{job_id}") as open_page:
             sql("UPDATE pgbeat.executions SET progress_done = 3")
             await open_page.changed()
@@ -179,22 +171,16 @@ def test_a_job_is_told_of_until_it_is_gone(web: Web, sql: Sql) -> None:
             await open_page.changed()
             assert await open_page.is_quiet()
 
-    with served(web) as url:
-        asyncio.run(look(url))
 
-
-def test_a_user_is_told_of_their_own_jobs(web: Web, sql: Sql) -> None:
+async def test_a_user_is_told_of_their_own_jobs(web: Web, sql: Sql) -> None:
     make_job(sql)
 
-    async def look(url: str) -> None:
+    with served(web) as url:
         async with page(url, web.token("alice"), "jobs") as open_page:
             make_job(sql, created_by="user:bob")
             assert await open_page.is_quiet()
             make_job(sql)
             await open_page.changed()
-
-    with served(web) as url:
-        asyncio.run(look(url))
 
 
 def test_what_is_for_administrators(web: Web) -> None:
@@ -270,14 +256,14 @@ def test_one_look_is_for_all(web: Web, sql: Sql) -> None:
     ["revoked_at = now()", "created_at = now() - interval '2 h', expires_at = now()"],
     ids=["revoked", "expired"],
 )
-def test_a_stream_ends_with_its_token(
+async def test_a_stream_ends_with_its_token(
     web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """And those of others go on."""
     monkeypatch.setattr(watch, "CHECKED", 0.1)
     job_id = make_job(sql)
 
-    async def look(url: str) -> None:
+    with served(web) as url:
         token, other = web.token("alice"), web.token("root", "admin")
         async with (
             page(url, token, "jobs") as ended,
@@ -291,11 +277,8 @@ def test_a_stream_ends_with_its_token(
             assert await stays.is_quiet(0.5)
             assert watching(web).count == 1
 
-    with served(web) as url:
-        asyncio.run(look(url))
 
-
-def test_a_stream_ends_with_its_jwt(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_ends_with_its_jwt(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     claims = {"sub": "alice", "exp": int(now) + 3600}
     # A second before it is over, which is ten seconds later: clocks may differ by so much.
@@ -303,17 +286,14 @@ def test_a_stream_ends_with_its_jwt(app: Celery, monkeypatch: pytest.MonkeyPatch
     with opened(app, web_jwt_key=KEY) as web, served(web) as url:
         token = jwt.encode(claims, KEY, algorithm="HS256")
 
-        async def look() -> None:
-            async with page(url, token, "jobs") as open_page:
-                await open_page.end()
-
-        asyncio.run(look())
+        async with page(url, token, "jobs") as open_page:
+            await open_page.end()
 
 
-def test_closing_ends_streams_and_those_that_come(web: Web) -> None:
+async def test_closing_ends_streams_and_those_that_come(web: Web) -> None:
     root = web.token("root", "admin")
 
-    async def look(url: str) -> None:
+    with served(web) as url:
         async with page(url, root, "audit") as one, page(url, root, "jobs") as other:
             watching(web).close()
             await one.end()
@@ -321,9 +301,6 @@ def test_closing_ends_streams_and_those_that_come(web: Web) -> None:
         async with asking(url, root) as client:
             answer = await client.get("/console/changes", params={"of": "jobs"})
             assert answer.text == api.BEGINNING
-
-    with served(web) as url:
-        asyncio.run(look(url))
 
 
 def test_pages_say_what_they_are_told_of(web: Web, sql: Sql) -> None:

@@ -198,21 +198,19 @@ def test_a_block_is_its_threads_own(app: Celery, engine: Engine, sql: Sql) -> No
         assert len(ids) == 3
 
 
-def test_a_block_is_its_asyncio_tasks_own(app: Celery, engine: Engine, sql: Sql) -> None:
+@pytest.mark.anyio
+async def test_a_block_is_its_asyncio_tasks_own(app: Celery, engine: Engine, sql: Sql) -> None:
     async def publish() -> str:
         return str(add(app).delay().id)
 
-    async def main() -> tuple[set[str], str]:
+    with engine.connect() as mine:
         with pgbeat.in_transaction(mine, app):
             apart = asyncio.create_task(publish())
             threaded = asyncio.to_thread(lambda: str(add(app).delay().id))
-            return {await apart, await threaded}, await publish()
-
-    with engine.connect() as mine:
-        apart, inside = asyncio.run(main())
-        assert set(tasks(sql)) == apart
+            both, inside = {await apart, await threaded}, await publish()
+        assert set(tasks(sql)) == both
         mine.commit()
-        assert set(tasks(sql)) == {*apart, inside}
+        assert set(tasks(sql)) == {*both, inside}
 
 
 def test_a_broker_is_the_same_by_another_name_of_its_database(
