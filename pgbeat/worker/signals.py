@@ -31,7 +31,6 @@ from pgbeat.jobs.policy.batches import is_batch
 from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.jobs.running.untracked_tasks import Tally
 from pgbeat.suggest import nearest_task
-from pgbeat.webhooks import tasks
 from pgbeat.worker import revocations, undecodable
 from pgbeat.worker.finishing import attempt_ends
 from pgbeat.worker.recording import attempts, process_recorder, shared_notes
@@ -45,8 +44,6 @@ from pgbeat.worker.start_checks import warn_of_other_database
 from pgbeat.worker.task_logs import TaskLogHandler
 from pgbeat.worker.unknown_tasks import UnknownTasks
 from pgbeat.worker.worker_reports import WorkerReporter
-
-__all__ = ["set_up", "tasks"]
 
 logger = logging.getLogger("celery.worker.pgbeat")
 

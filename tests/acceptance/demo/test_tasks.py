@@ -1,6 +1,5 @@
 """The example app `tasks`: its tasks and launchers, alone and with a real beat and worker."""
 
-import gzip
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from pgbeat import Context, JobRequest, Skip
 from pgbeat.demo import history
 from pgbeat.schedules import launchers
 from pgbeat.schedules import model as schedules
-from tasks import app, maintenance, prices, store, vocabulary
+from tasks import app, prices, store, vocabulary
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Process, Processes, until
 
@@ -109,15 +108,6 @@ def test_schedules_name_what_is_registered(ask: Callable[..., Any]) -> None:
         assert name in app.tasks, NotRegistered(name)
 
 
-def test_the_first_rows_are_made_once(example: Engine, ask: Callable[..., Any]) -> None:
-    figures = "SELECT count(*) FILTER (WHERE active), count(*) FROM example.types"
-    assert ask(figures) == [(60, 65)]
-    ask("DELETE FROM example.types WHERE NOT active")
-    with example.begin() as connection:
-        store.create(connection)
-    assert ask(figures) == [(60, 60)]
-
-
 def test_category_refresh(example: Engine, ask: Callable[..., Any]) -> None:
     assert reason(decide(example, "category-refresh")) == "no llm_generated types"
     ask(
@@ -164,23 +154,6 @@ def test_consolidation_begins_late_and_ends_late(example: Engine, ask: Callable[
             assert reason(decision) == skipped
 
 
-def test_consolidation_keeps_the_evidence(ask: Callable[..., Any]) -> None:
-    ask(
-        "UPDATE example.types SET active = false, uses = 0 "
-        "WHERE name IN ('directly_causes', 'partly_implies')"
-    )
-    evidence = "SELECT sum(supporting + contradicting) FROM example.types"
-    before = ask(evidence)
-    assert vocabulary.consolidate(limit=3) == {"merged": 2, "deleted": 1}
-    assert vocabulary.consolidate() == {"merged": 0, "deleted": 4}
-    assert vocabulary.consolidate() == {"merged": 0, "deleted": 0}
-    assert ask(evidence) == before
-    assert ask("SELECT type, \"into\" FROM example.changes WHERE change = 'merged'") == [
-        ("directly_causes", "partly_causes"),
-        ("partly_implies", "directly_implies"),
-    ]
-
-
 def test_remeasurement_after_enough_changes(example: Engine, ask: Callable[..., Any]) -> None:
     assert reason(decide(example, "epistemic")) == "0 vocabulary changes < 20"
     for _ in range(3):
@@ -198,34 +171,6 @@ def test_remeasurement_after_enough_changes(example: Engine, ask: Callable[..., 
         (sum(measured.values()),)
     ]
     assert set(measured) == {"insufficient_data", "affirmative", "contested", "contradicted"}
-
-
-@pytest.mark.slow
-def test_taking_in_never_runs_out(ask: Callable[..., Any]) -> None:
-    for _ in range(40):
-        assert vocabulary.take_in(new=10, fading=10) == {"added": 10, "deactivated": 10}
-        vocabulary.refresh_categories()
-        vocabulary.consolidate(limit=10)
-    assert ask("SELECT count(*) FILTER (WHERE active) FROM example.types") == [(60,)]
-
-
-def test_backup(ask: Callable[..., Any], tmp_path: Path) -> None:
-    ask("INSERT INTO example.prices VALUES ('DK1', '2025-10-29', 71.30, '2025-10-28 12:00Z')")
-    (tmp_path / ".example-20200101T000000.000000Z.jsonl.gz").write_bytes(b"half")
-    (tmp_path / "example-of-mine.txt").write_text("stays")
-    done = [maintenance.backup(str(tmp_path), keep=2) for _ in range(4)]
-    assert [backup["removed"] for backup in done] == [1, 0, 1, 1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        ["example-of-mine.txt", *(Path(backup["path"]).name for backup in done[2:])]
-    )
-    assert done[3]["rows"] == {"categories": 4, "changes": 0, "prices": 1, "types": 65}
-    with gzip.open(done[3]["path"], "rt") as lines:
-        rows = [json.loads(line) for line in lines]
-    assert len(rows) == 70
-    found = [row["row"] for row in rows if row["table"] == "prices"]
-    assert [(row["area"], row["eur_per_mwh"]) for row in found] == [("DK1", 71.3)]
-    names = {row["row"]["name"] for row in rows if row["table"] == "types"}
-    assert names == {name for (name,) in ask("SELECT name FROM example.types")}
 
 
 def price_server(processes: Processes, monkeypatch: pytest.MonkeyPatch, fail_every: int) -> Process:

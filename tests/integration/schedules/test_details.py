@@ -17,9 +17,7 @@ from tests.support.databases import broker_url
 from tests.support.jobs import JobControl, make_app
 from tests.support.jobs import app as app
 from tests.support.rows import make_job, make_schedule
-from tests.support.web import Web, problem
 
-PATH = "/admin/scheduled-jobs"
 BILLING = {"team": "billing", "tier": "1"}
 
 
@@ -106,17 +104,6 @@ def test_the_command_line(database: str, sql: Sql) -> None:
     assert said.endswith("'team' has no '='; write for example 'team=billing'")
     job = make_job(sql, labels=BILLING, description="Once more")
     assert "Once more" in run(database, "jobs", "show", job).stdout
-
-
-def test_the_web(web: Web, sql: Sql) -> None:
-    paused = {"paused_at": "now", "paused_reason": "3 jobs in a row failed; last: no"}
-    key = make_schedule(sql, labels=BILLING, description="Sends it", **paused)
-    make_job(sql, "failed", schedule_id=key, labels=BILLING, error="KeyError: 'x'")
-    page = web.admin.get("/console/schedules", params={"label": "team=billing"}).text
-    assert "team=billing" in page and "failing (1)" in page
-    page = web.admin.get("/console/schedules/s").text
-    assert "Sends it" in page and "3 jobs in a row failed" in page and "KeyError" in page
-    problem(web.admin.get(PATH, params={"label": "team"}), 422)
 
 
 def test_a_label_is_looked_up(sql: Sql) -> None:

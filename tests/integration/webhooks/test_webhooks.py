@@ -321,15 +321,6 @@ def test_what_is_rolled_back_was_never_told(database: str, add: Add, sql: Sql) -
     assert told(sql) == []
 
 
-def test_a_delivery_tells_nothing_of_itself(add: Add, sql: Sql) -> None:
-    """Whoever makes it a job (a schedule that names the task, say): it would never end."""
-    add()
-    new_job(sql, task="pgbeat.deliver")
-    sql("UPDATE pgbeat.executions SET state = 'failed', finished_at = now()")
-    sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now()")
-    assert told(sql) == []
-
-
 def test_a_webhook_that_is_deleted_meanwhile_fails_nothing(
     database: str, add: Add, sql: Sql
 ) -> None:
@@ -938,7 +929,6 @@ def test_a_receiver_that_hangs_keeps_no_job_and_no_other_webhook_waiting(
     until(lambda: sql(completed) == [(20,)], 8)  # a request gives up after ten seconds
     until(lambda: states(sql).count(("delivered", 1)) == 50, 8)
     assert sum(each.path == "/hanging" for each in receiver.received) <= webhooks.SLOTS
-    assert "pgbeat.deliver[" not in worker.output
 
 
 @pytest.mark.slow
@@ -953,19 +943,3 @@ def test_many_are_delivered_each_once_where_nothing_goes_wrong(
     until(lambda: set(states(sql)) == {("delivered", 1)}, 90)
     assert len(receiver.received) == 400
     assert len({request.id for request in receiver.received}) == 400
-
-
-@pytest.mark.slow
-def test_a_message_of_an_earlier_beat_does_no_harm(
-    processes: Processes, app: Celery, add: Add, sql: Sql, receiver: Receiver
-) -> None:
-    """Beats once had workers deliver."""
-    add()
-    happen(sql)
-    [(key,)] = sql("SELECT id FROM pgbeat.deliveries")
-    worker = processes.worker(app="tests.support.apps.webhooks")
-    worker.says("ready.")
-    app.send_task("pgbeat.deliver", (str(key), 0))
-    worker.says(f"Delivery {key} is left to the leading beat")
-    assert states(sql) == [("pending", 0)]
-    assert receiver.received == []

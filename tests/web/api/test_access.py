@@ -15,7 +15,7 @@ from tests.support.pages import html
 from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done, opened, problem
 
-INTERNAL = ("celery.backend_cleanup", "celery.chain", "pgbeat.deliver", "pgbeat.anything")
+INTERNAL = ("celery.backend_cleanup", "celery.chain", "pgbeat.anything")
 
 
 @pytest.fixture
