@@ -173,7 +173,8 @@ def upgrade(
     Raises `SchemaError` on a newer one that doesn't, on one of a build before the baseline, on one
     that lost tables or columns, and if other transactions use a table for a minute: meanwhile it
     waits briefly and often, so that programs continue running. Also if a table can't be renamed, or
-    if the database's encoding is not UTF8. Raises `Forbidden` if the role may not change the schema.
+    if the database's encoding is not UTF8. Raises `Forbidden` if the role may not change the
+    schema.
     """
     engine = connections.engine(url, "pgbeat migrate")
     give_up_at = time.monotonic() + _PATIENCE
