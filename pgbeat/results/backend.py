@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from functools import cached_property, partial
 from time import monotonic, sleep
 from typing import Any
@@ -175,6 +176,9 @@ class ResultBackend(ByKey, AsyncBackendMixin):  # type: ignore[misc,unused-ignor
         In one transaction: nothing looks later at a task whose result says that it has ended.
         Nothing is stored of a job's run that has lost its message, which is delivered again.
         """
+        if chain := getattr(request, "chain", None):
+            request = copy(request)
+            request.chain = chords.with_results(chain, self.app)
         options = task_id, exc, traceback, request, store_result, call_errbacks, state
         mark = partial(super().mark_as_failure, *options)
         claim = job_claim(request) if state == states.FAILURE else {}

@@ -154,12 +154,19 @@ def _fail(
 ) -> None:
     """Stores a chord body's failure and reports it to the enclosing chord."""
     logger.error("Chord %s: %s", group_id, error)
+    last = list(_last_tasks(body))
+    if rest := body.options.get("chain"):
+        body.options["chain"] = with_results(rest, backend.app)
     backend.chord_error_from_stack(body, error)
-    for task in _last_tasks(body):
+    for task in last:
         options = task.options
+        # Celery fails the body's own id; that of a chain or a chord is no task's.
+        task_id = options.get("task_id")
+        if task_id and backend.get_state(task_id) not in states.READY_STATES:
+            backend.mark_as_failure(task_id, error)
         if options.get("chord") and options.get("group_id"):
             request = Context(
-                id=options.get("task_id"),
+                id=task_id,
                 task=task.task,
                 group=options["group_id"],
                 group_index=options.get("group_index"),
@@ -168,9 +175,19 @@ def _fail(
             return_part(backend, connection, request, states.FAILURE, error, is_durable=True)
 
 
+def with_results(links: Any, app: Any) -> list[Any]:
+    """Returns the links of a chain, for a group or chord the tasks whose results are its own.
+
+    When a task fails, Celery fails each link after it by the link's id.
+    """
+    return [task for link in links for task in _last_tasks(maybe_signature(link, app=app))]
+
+
 def _last_tasks(signature: Any) -> Iterator[Any]:
     """Yields the tasks whose results are the signature's."""
-    if isinstance(signature, group):
+    if rest := signature.options.get("chain"):
+        yield from _last_tasks(maybe_signature(rest[0], app=signature.app))
+    elif isinstance(signature, group):
         for task in signature.tasks:
             yield from _last_tasks(task)
     elif isinstance(signature, _chain):

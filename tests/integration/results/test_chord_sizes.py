@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from celery import Celery
+from celery import Celery, chain, chord, group
 from celery._state import _task_stack
 from celery.app.task import Context
 
@@ -125,6 +125,41 @@ def test_a_part_that_failed_fails_the_chord(backend: ResultBackend, sql: Sql) ->
     assert bodies(sql) == []
     assert backend.app.AsyncResult("body").state == "FAILURE"
     assert "it fails" in str(backend.app.AsyncResult("body").result)
+
+
+def requests(sql: Sql) -> list[Context]:
+    """Returns what workers would know of the tasks that were sent."""
+    found = sql(
+        "SELECT payload::json -> 'headers', "
+        "convert_from(decode(payload::json ->> 'body', 'base64'), 'UTF8')::json -> 2 "
+        "FROM kombu_message ORDER BY id"
+    )
+    return [Context({**headers, **embed}, task="sizes.member") for headers, embed in found]
+
+
+@pytest.mark.parametrize(
+    "canvas",
+    [
+        lambda member, body: chain(member, group(body, chain(body, body), chord([body], body))),
+        lambda member, body: chain(member, chord([body, body], group(body, body))),
+        lambda member, body: chain(group(member, member), body, group(body, body)),
+        lambda member, body: chord([chain(member, group(body, body)), member], body),
+        lambda member, body: chord([member], chord([body, body], body)),
+        lambda member, body: chord([member], chain(body, group(body, body))),
+        lambda member, body: chord([chord([member], chain(body, group(body, body)))], body),
+    ],
+)
+def test_a_failure_ends_the_results_of_all_that_waited_for_it(
+    app: Celery, backend: ResultBackend, sql: Sql, canvas: Any
+) -> None:
+    """Also those of groups and chords, which are results of other tasks."""
+    whole = canvas(app.tasks["sizes.member"].si(), app.tasks["sizes.body"].s()).apply_async()
+    first, *others = requests(sql)
+    backend.mark_as_failure(first.id, ValueError("it fails"), request=first)
+    for other in others:
+        backend.mark_as_done(other.id, 1, request=other)
+    ends = getattr(whole, "results", [whole])
+    assert [end.state for end in ends] == ["FAILURE"] * len(ends)
 
 
 @pytest.mark.parametrize(("holder", "state"), [(7, "FAILURE"), (8, "PENDING"), (None, "PENDING")])
