@@ -321,6 +321,14 @@ class ResultBackend(ByKey, AsyncBackendMixin):  # type: ignore[misc,unused-ignor
             pause = 0.5 if interval is None else interval
             sleep(pause if timeout is None else min(pause, timeout - passed))
 
+    def add_pending_result(
+        self, result: Any, weak: bool = False, start_drainer: bool = True
+    ) -> Any:
+        """Waits for a result, unless it is known: its callbacks would be called again."""
+        if result.on_ready.ready:
+            return result
+        return super().add_pending_result(result, weak=weak, start_drainer=start_drainer)
+
     # ----- groups
 
     def _save_group(self, group_id: str, result: Any) -> Any:

@@ -324,6 +324,19 @@ def test_callbacks_of_states_on_the_way(app: Celery, backend: ResultBackend, sql
     assert list(dict.fromkeys(seen)) == ["PROGRESS", "SUCCESS"]  # a state may be read twice
 
 
+def test_a_callback_is_called_once(app: Celery, backend: ResultBackend) -> None:
+    """Also one that is added to a result that is known."""
+    seen: list[str] = []
+    result, other = app.AsyncResult("t1"), app.AsyncResult("t2")
+    result.then(lambda _: seen.append("early"))
+    backend.mark_as_done("t1", 1)
+    assert result.get(timeout=20) == 1
+    result.then(lambda _: seen.append("late"))
+    backend.mark_as_done("t2", 2)
+    assert other.get(timeout=20) == 2
+    assert seen == ["early", "late"]
+
+
 def test_a_session_that_is_cut_is_replaced(app: Celery, backend: ResultBackend, sql: Sql) -> None:
     cut = (
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
