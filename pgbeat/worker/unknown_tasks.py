@@ -20,6 +20,7 @@ from pgbeat.broker.transport.channel import Channel
 from pgbeat.config import settings_of
 from pgbeat.database import connections
 from pgbeat.jobs.running import workers
+from pgbeat.storable import is_storable
 from pgbeat.worker import undecodable
 
 logger = logging.getLogger("celery.worker.pgbeat")
@@ -54,10 +55,14 @@ class _PutBack:
     def __call__(self, body: Any, message: Any, exc: Exception) -> None:
         """Puts the message back, or fails its task."""
         name, channel = str((message.headers or {}).get("task")), message.channel
-        reason = self._reason(name, message) if isinstance(channel, Channel) else None
+        may_be_known = isinstance(channel, Channel) and is_storable(name)
+        reason = self._reason(name, message) if may_be_known else None
         if reason is None:
             self._fail_canvas(message)
-            self._fail(body, message, exc)
+            try:
+                self._fail(body, message, exc)
+            except Exception:  # its id can't be stored; it is a dead letter by now
+                logger.exception("The failure of task %r was not stored", name)
             return
         now = time.monotonic()
         if self._said.get(name, now - _SILENCE) <= now - _SILENCE:

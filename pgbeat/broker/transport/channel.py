@@ -312,7 +312,7 @@ class Channel(DeclaringChannel):
                 return True
             message = self._message(delivery, consumer.queue, consumer.no_ack)
         if message is not None:
-            consumer.callback(message)
+            self.qos.hand_over(delivery.id, message, consumer.callback)
         return True
 
     def _next_consumer(self, queue: int, acked: bool) -> Consumer | None:
@@ -329,7 +329,7 @@ class Channel(DeclaringChannel):
         """Returns the message for the consumer; `None` for an invalid row, which it rejects."""
         try:
             message = self._read(delivery, queue, no_ack)
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             logger.error("Message %d of queue %r is invalid: %s", delivery.id, queue, error)
             if not no_ack:
                 self.session.reject([delivery.id], f"not a message of kombu's: {error}")

@@ -20,6 +20,8 @@ class QoS(virtual.QoS):
         self.channel = channel
         self.prefetch_count = prefetch_count or 0
         self._delivered: dict[int, Any] = {}
+        #: Those whose consumer raised an error.
+        self._failed: set[int] = set()
         #: How many messages the worker is free for, if not only acknowledgements decide that.
         self.free: Callable[[], int] | None = None
 
@@ -39,6 +41,17 @@ class QoS(virtual.QoS):
     def append(self, message: Any, delivery_tag: int) -> None:
         """Adds a delivered message."""
         self._delivered[delivery_tag] = message
+
+    def hand_over(self, delivery_tag: int, message: Any, callback: Callable[[Any], None]) -> None:
+        """Calls a consumer with a message. If it raises an error, the delivery counts.
+
+        The error may end a worker, and the message, uncounted, would end one after the other.
+        """
+        try:
+            callback(message)
+        except Exception:
+            self._failed = {tag for tag in self._failed if tag in self._delivered} | {delivery_tag}
+            raise
 
     def ack(self, delivery_tag: int) -> None:
         """Acknowledges a message."""
@@ -70,11 +83,15 @@ class QoS(virtual.QoS):
         self._delivered.clear()
 
     def restore_unacked(self, tags: Iterable[int] | None = None) -> list[Any]:
-        """Requeues all messages, or those with the tags. Their delivery is not counted."""
+        """Requeues all messages, or those with the tags.
+
+        Their delivery is not counted, unless their consumer raised an error.
+        """
         tags = list(self._delivered) if tags is None else list(tags)
-        mine = [tag for tag in tags if self._delivered.pop(tag, None) is not None]
-        if mine:
-            self.channel.session.requeue(mine, counts=False)
+        mine = {tag for tag in tags if self._delivered.pop(tag, None) is not None}
+        for tags, counts in ((mine - self._failed, False), (mine & self._failed, True)):
+            if tags:
+                self.channel.session.requeue(sorted(tags), counts=counts)
         return []
 
     def restore_unacked_once(self, stderr: Any = None) -> None:

@@ -66,11 +66,12 @@ def test_a_task_that_nobody_knows(processes: Processes, sender: Celery) -> None:
     """It fails when no worker is so new that others may follow."""
     worker = start(processes, "1", PGBEAT_DEPLOY_WINDOW="3")
     worker.says("ready.")
+    odd = [sender.send_task(f"shop.{name}") for name in ("\udce4", "\0")]  # no table can have them
     sent = send(sender, "2")
     worker.says("Task 'shop.plain2' is not registered here; it goes back: a worker started")
     with pytest.raises(NotRegistered):
         sent["plain"].get(timeout=30)
-    for result in sent.values():
+    for result in [*sent.values(), *odd]:
         until(result.failed)
 
 

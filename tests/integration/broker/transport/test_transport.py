@@ -158,7 +158,8 @@ def test_a_slow_claim_starves_no_queue(connection: Any, database: str) -> None:
 def test_an_invalid_message_is_a_dead_letter(connection: Any, sql: Sql) -> None:
     """It does no harm, and the next message is delivered."""
     inbox = Inbox(connection, "q")
-    for payload in ("no JSON", "[]", '"text"', "{}"):
+    deep = "[" * 2000 + "]" * 2000
+    for payload in ("no JSON", "[]", '"text"', "{}", deep):
         sql(
             "INSERT INTO kombu_message (payload, queue_id) "
             "SELECT %s, id FROM kombu_queue WHERE name = 'q'",
@@ -167,7 +168,7 @@ def test_an_invalid_message_is_a_dead_letter(connection: Any, sql: Sql) -> None:
     publish(connection, "q", "good")
     assert [m.payload for m in inbox.get(1)] == ["good"]
     dead = {payload for (payload,) in sql("SELECT payload FROM kombu_message_dead")}
-    assert dead == {"no JSON", "[]", '"text"', "{}"}
+    assert dead == {"no JSON", "[]", '"text"', "{}", deep}
 
 
 def test_headers_may_hold_more_than_json_knows(connection: Any) -> None:
@@ -305,6 +306,24 @@ def test_a_poisonous_message_ends_as_a_dead_letter(connect: Connect, sql: Sql) -
     assert sql("SELECT reason FROM kombu_message_dead") == [
         ("delivered 3 times, the last time rejected",)
     ]
+
+
+def test_a_message_that_ends_its_consumers_by_an_error_is_poisonous(
+    connect: Connect, sql: Sql
+) -> None:
+    """Other messages that such a consumer has are not counted."""
+    with connect() as connection:
+        publish(connection, "q", "poison", "good")
+    for _ in range(3):
+        with connect(delivery_limit=3) as connection:
+            inbox = Inbox(connection, "q", prefetch=2)
+            inbox.consumer.on_message = lambda message: [].index(message.payload)
+            with pytest.raises(ValueError, match="poison"):
+                inbox.get(2)
+    assert sql("SELECT reason FROM kombu_message_dead") == [
+        ("delivered 3 times, the last time rejected",)
+    ]
+    assert sql("SELECT visible, deliveries FROM kombu_message") == [(True, 0)]
 
 
 @pytest.mark.parametrize("way", ["connection", "channel", "recover"])
