@@ -9,6 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from pgbeat.jobs.checks import permissions
+from pgbeat.storable import is_storable
 from pgbeat.web.api.jobs.events import ALIVE, BEGINNING, rounds, streamed, watcher_of
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.calls import TheCall, WebCall
@@ -51,7 +52,7 @@ async def page_changes(call: TheCall, of: Annotated[str, Query(max_length=250)])
         job_id = await run_in_threadpool(_seen, call, of.removeprefix(_JOB))
     elif of == "templates":
         marks = frozenset({"audit"})
-    elif of in _MARKS or of.startswith(SCHEDULE):
+    elif of in _MARKS or (of.startswith(SCHEDULE) and is_storable(of)):  # one query for all
         require = permissions.require_admin if of == "webhooks" else permissions.require_view
         require(caller, f"watch {of}")
         marks = frozenset(_MARKS.get(of, {of}))

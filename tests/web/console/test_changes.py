@@ -197,6 +197,7 @@ def test_what_nothing_is_told_of(web: Web, sql: Sql) -> None:
         ("job:7", 422),
         (f"job:{UUID(int=7)}", 404),
         ("x" * 251, 422),
+        ("schedule:\0", 422),  # one that the database refuses would end the news of all
         (None, 422),
     ):
         params = {} if of is None else {"of": of}
