@@ -1,6 +1,5 @@
 """Dead letters: messages that no consumer could handle, kept with the reason."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, text
 from sqlalchemy.sql.elements import TextClause
 
-from pgbeat.broker import messages
+from pgbeat.broker import messages, payloads
 from pgbeat.database import sql
 
 
@@ -28,19 +27,12 @@ class DeadLetter(NamedTuple):
     @property
     def task(self) -> str | None:
         """The task's name, if the message is Celery's."""
-        return self._header("task")
+        return payloads.header(self.payload, "task")
 
     @property
     def task_id(self) -> str | None:
         """The task's id, if the message is Celery's."""
-        return self._header("id")
-
-    def _header(self, key: str) -> str | None:
-        try:
-            value = json.loads(self.payload)["headers"][key]
-        except (ValueError, LookupError, TypeError, RecursionError):
-            return None
-        return value if isinstance(value, str) else None
+        return payloads.header(self.payload, "id")
 
 
 class Handled(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER, Message, NewJob
+from pgbeat.storable import is_storable
 
 
 class JobMark(int):
@@ -62,6 +63,15 @@ def message(
         # Celery's retry is of the same job.
         new_job if isinstance(new_job, NewJob) and not headers.get("retries") else None,
     )
+
+
+def header(payload: str, name: str) -> str | None:
+    """Returns the text of a stored message's header; `None` if it has none that can be shown."""
+    try:
+        value = json.loads(payload)["headers"][name]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return value if isinstance(value, str) and is_storable(value) else None
 
 
 def verify(headers: dict[str, Any], job_id: str | None) -> bool:

@@ -1,12 +1,12 @@
 """Reads what a fence holds: what a restored database would do again."""
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
+from pgbeat.broker import payloads
 from pgbeat.database import sql
 from pgbeat.errors import NotFound
 
@@ -101,7 +101,8 @@ def held_tasks(connection: Connection, held: Fence) -> Iterator[Held]:
     after = 0
     while rows := connection.execute(_MESSAGES, values | {"after": after}).all():
         for row in rows:
-            task_id, task = _task_of(row.payload)
+            task_id = payloads.header(row.payload, "id") or ""
+            task = payloads.header(row.payload, "task") or ""
             if row.is_job:
                 sent.add(task_id)
             of_message = row.queue, row.state, row.created_at, row.is_job, row.id, row.retry_of
@@ -111,12 +112,3 @@ def held_tasks(connection: Connection, held: Fence) -> Iterator[Held]:
         if str(row.id) not in sent:
             of_job = row.queue, row.state, row.created_at, True, None, row.retry_of
             yield Held(str(row.id), row.task, *of_job)
-
-
-def _task_of(payload: str) -> tuple[str, str]:
-    """Returns the id and the name of a message's task."""
-    try:
-        headers = json.loads(payload).get("headers") or {}
-    except (ValueError, AttributeError):
-        headers = {}
-    return str(headers.get("id") or ""), str(headers.get("task") or "")

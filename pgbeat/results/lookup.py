@@ -1,6 +1,5 @@
 """Looks up results for people: what a task returned, or how it failed, as JSON."""
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -8,20 +7,21 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, func, select
 
 from pgbeat.database.tables import results
+from pgbeat.results import values
 from pgbeat.storable import is_storable
 
 _JSON = "application/json"
 
 
 class TaskResult(NamedTuple):
-    """A task's result. `value` is `None` where its content type is not JSON, see `is_readable`."""
+    """A task's result. `value` is `None` where it can't be shown, see `is_readable`."""
 
     task_id: str
     #: Celery's state, such as `SUCCESS`.
     status: str
     #: What the task returned, or `exc_type`, `exc_message` and `exc_module` of its error, as JSON.
     value: Any
-    #: Whether `value` could be read: pickle, for one, is never loaded here.
+    #: Whether it is JSON that can be shown: pickle, for one, is never loaded here.
     is_readable: bool
     content_type: str
     #: Of the encoded value, in bytes.
@@ -79,6 +79,6 @@ def _value(body: bytes | None, content_type: str) -> tuple[Any, bool]:
     if content_type != _JSON:
         return None, False
     try:
-        return json.loads(body), True
-    except ValueError:  # compressed
+        return values.shown(body), True
+    except ValueError:  # compressed, or too deep
         return None, False

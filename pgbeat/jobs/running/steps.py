@@ -1,7 +1,7 @@
 """Records the steps of jobs: what ran once, how long a job sleeps, which event it waits for."""
 
-import json
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
@@ -15,7 +15,7 @@ from pgbeat.database import connections, privileges, sql
 from pgbeat.errors import InvalidInput, InvalidJob, SchemaError
 from pgbeat.jobs.rows.model import Job
 from pgbeat.results.rows import Encoded
-from pgbeat.storable import is_deep
+from pgbeat.results.values import shown
 from pgbeat.suggest import did_you_mean
 
 Kind = Literal["step", "sleep", "wait"]
@@ -229,13 +229,11 @@ def _shown(step: Step, redactor: Redactor, task: str) -> ShownStep:
         state = "waiting" if step.key.kind == "wait" else "sleeping"
     elif step.key.kind == "wait" and not step.has_event:
         state = "timed_out"
-    value = None
-    if step.event is not None:
-        value = json.loads(step.event)
-    elif step.encoded.body is not None and step.encoded.content_type == "application/json":
-        value = json.loads(step.encoded.body)
-    if is_deep(value):
-        value = None
+    value, written = None, step.event or step.encoded.body
+    is_json = step.event is not None or step.encoded.content_type == "application/json"
+    if written is not None and is_json:
+        with suppress(ValueError):
+            value = shown(written)
     mask = redactor.value if isinstance(value, dict) else redactor.whole
     if step.key.kind == "wait":
         name = redactor.whole(task, name)

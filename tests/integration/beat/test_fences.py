@@ -47,10 +47,13 @@ def paused(sql: Sql) -> tuple[list[str], list[str]]:
 def test_all_is_held_and_released_but_what_was_paused_before(
     app: Celery, database: str, sql: Sql
 ) -> None:
+    for payload in ('{"headers": [1]}', "[" * 2000 + "]" * 2000):  # a producer may write any
+        write = "INSERT INTO kombu_message (visible, payload, queue_id) SELECT true, %s, id"
+        sql(f"{write} FROM kombu_queue WHERE name = 'celery'", payload)
     raised = run_with(app, "fence", "raise", "--reason", "PITR", "--admin", "--yes", "--json")
     assert json.loads(raised.stdout)["schedules"] == ["default/a", "other/c"]
     assert paused(sql) == (["celery", "mail"], ["a", "b", "c"])
-    assert [task["queue"] for task in read(database, "fence", "tasks")] == ["celery"]
+    assert [task["queue"] for task in read(database, "fence", "tasks")] == ["celery"] * 3
     [check] = [c for c in read(database, "doctor")["checks"] if c["check"] == "fence"]
     assert (check["result"], check["advice"][:15]) == ("warn", "`pgbeat fence` ")
 

@@ -45,6 +45,7 @@ def test_the_newest_are_found_first(opened: Sessions, connection: Connection) ->
 def test_a_task_is_known_by_its_name(opened: Sessions, connection: Connection) -> None:
     whole = {"body": "", "headers": {"task": "tests.add", "id": "abc"}, "properties": {}}
     odd = ["{}", "[]", "null", "no JSON", '{"headers": null}', '{"headers": {"task": 1}}']
+    odd += ['{"headers": [1]}', '{"headers": {"task": "\\ud800"}}', "[" * 2000 + "]" * 2000]
     kill(opened, "q", json.dumps(whole), *odd)
     found = [(d.task, d.task_id) for d in dead_letters.find(connection)]
     assert found == [(None, None)] * len(odd) + [("tests.add", "abc")]

@@ -8,9 +8,12 @@ from celery import Celery
 from celery.app.task import Context
 
 from pgbeat.results import lookup
+from pgbeat.results import values as values_of
+from pgbeat.storable import DEEPEST
 from tests.support.command_line import Sql, read, refused, run
 from tests.support.databases import connected
-from tests.support.rows import make_job
+from tests.support.pages import html
+from tests.support.rows import insert, make_job
 from tests.support.transport_workers import transport_url
 from tests.support.web import Web, done, opened, problem
 
@@ -34,6 +37,27 @@ def test_a_result_that_is_not_json_is_not_loaded(app: Celery, database: str) -> 
         False,
         "application/x-python-serialize",
     )
+
+
+def test_a_value_that_can_not_be_sent_as_it_is(app: Celery, sql: Sql) -> None:
+    """Half of a surrogate pair, as of a file's name that is no UTF-8, and deep nesting."""
+    deep: Any = "leaf"
+    for _ in range(DEEPEST + 1):
+        deep = [deep]
+    values = {"\udce4": ("?", True), "🍏": ("🍏", True)}
+    for value, shown in [*values.items(), (deep, (None, False))]:
+        job = make_job(sql, state="completed")
+        app.backend.mark_as_done(job, value)
+        body = values_of.encode(value, "json").body
+        of_step = {"namespace": "default", "root_id": job, "job_id": job, "n": 1, "name": "s"}
+        of_step |= {"kind": "step", "began_at": "now", "finished_at": "now", "value": body}
+        insert(sql, "steps", of_step | {"content_type": "application/json"}, "id")
+        with opened(app) as web:
+            result = done(web.admin.get(f"/results/{job}"))
+            assert (result["value"], result["is_readable"]) == shown
+            [step] = done(web.admin.get(f"/jobs/{job}"))["steps"]
+            assert step["value"] == shown[0]
+            html(web.admins_browser.get(f"/console/jobs/{job}"))
 
 
 def test_the_command_line(app: Celery, sql: Sql, database: str, monkeypatch: Any) -> None:

@@ -22,7 +22,7 @@ class FoundResult(BaseModel):
         description="What the task returned; for a failure `exc_type`, `exc_message` and "
         "`exc_module`. Null if the content type is not JSON."
     )
-    is_readable: bool = Field(description="Whether the content type is JSON.")
+    is_readable: bool = Field(description="Whether it is JSON that can be shown.")
     size: int = Field(description="Of the encoded value, in bytes.")
     task: str | None = Field(description="This and the next three with `result_extended`.")
 
