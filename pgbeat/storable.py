@@ -5,7 +5,11 @@ And what Python can't read of what Postgres keeps: JSON that is nested too deepl
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+#: The first and the last time that are kept: programs in all time zones can read them.
+EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 
 #: What a value holds that is not storable, in words that go after `holds`.
 UNSTORABLE = "a character that Postgres can't keep (NUL or half a pair)"
@@ -47,6 +51,11 @@ def storable_json(value: Any) -> str:
     if "\\u0000" in written.replace("\\\\", "") or not _has_encoding(written):
         raise ValueError(f"it holds {UNSTORABLE}")
     return written
+
+
+def later(moment: datetime, span: timedelta) -> datetime:
+    """Returns the time so much later, or the last one that can be kept."""
+    return moment + min(span, LATEST - moment)
 
 
 def escaped(text: str) -> str:

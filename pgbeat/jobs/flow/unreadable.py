@@ -4,7 +4,6 @@ Only SQL can write one. It would keep the leader from reading the others beside 
 """
 
 import logging
-from datetime import UTC, datetime
 
 from sqlalchemy import Connection, DateTime, and_, bindparam, case, func, not_, text, update
 
@@ -13,16 +12,15 @@ from pgbeat.database import connections
 from pgbeat.database.tables import jobs
 from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.lanes.model import Room
-from pgbeat.jobs.preparing.times import LATEST
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.states import endings
+from pgbeat.storable import EARLIEST, LATEST
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
 _REASON = "its row has a time that is not of the years 1 to 9999"
-_EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
 _TIMES = {
-    name: jobs.c[name].between(_EARLIEST, LATEST)
+    name: jobs.c[name].between(EARLIEST, LATEST)
     for name in Job._fields
     if isinstance(jobs.c[name].type, DateTime)
 }

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
 
 from pgbeat.errors import InvalidInput, InvalidJob, Problem, Problems
-from pgbeat.storable import UNSTORABLE, is_storable
+from pgbeat.storable import UNSTORABLE, is_storable, later
 from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import parse_duration
 
@@ -65,7 +65,7 @@ class JobPolicy(NamedTuple):
     def deadlines(self, due_at: datetime) -> tuple[datetime | None, datetime | None]:
         """Returns by when a job that is due then must have started, and ended."""
         start, end = (
-            None if span is None else due_at + span
+            None if span is None else later(due_at, span)
             for span in (self.must_start_within, self.must_end_within)
         )
         return start, end

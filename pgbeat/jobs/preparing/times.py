@@ -1,12 +1,10 @@
 """Reads when a submitted job may run: at a time, or after a countdown."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from pgbeat.errors import InvalidJob
-
-#: The last time that a job may wait for: programs in all time zones can read it.
-LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+from pgbeat.storable import EARLIEST, LATEST
 
 
 def parse_countdown(countdown: Any) -> timedelta | None:
@@ -45,7 +43,7 @@ def check_run_at(run_at: Any) -> datetime:
         raise InvalidJob.of("run_at", "malformed", message)
     if run_at > LATEST:
         raise _out_of_range("run_at")
-    return run_at
+    return max(run_at, EARLIEST)
 
 
 def run_at_of(run_at: Any, countdown: Any, now: datetime) -> datetime | None:

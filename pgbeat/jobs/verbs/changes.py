@@ -21,6 +21,7 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.states import transitions
 from pgbeat.jobs.verbs.control import finish, freed_lane, lock, proceed, withdraw
+from pgbeat.storable import later
 
 #: The fields that can be changed.
 FIELDS = ("priority", "lane", "run_at", "countdown", "max_attempts", "retry_base", "retry_cap")
@@ -75,7 +76,7 @@ def _deadlines(job: Job, run_at: datetime) -> dict[str, Any]:
     """Returns the job's deadlines that it has not missed, so long after `run_at` as before."""
     moved = run_at - (job.run_at or job.created_at)
     left = {
-        f"must_{name}_by": moment + moved
+        f"must_{name}_by": later(moment, moved)
         for name, moment in (("start", job.must_start_by), ("end", job.must_end_by))
         if moment is not None and name not in job.missed_deadlines
     }

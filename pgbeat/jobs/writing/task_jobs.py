@@ -37,11 +37,11 @@ from pgbeat.jobs.policy import batches, pinned_queues, task_policies
 from pgbeat.jobs.policy.batches import BATCH, Batch
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.jobs.preparing.defaults import backoff
-from pgbeat.jobs.preparing.times import LATEST
 from pgbeat.jobs.rows import new_jobs
 from pgbeat.jobs.rows.model import NOW, Job, State
 from pgbeat.jobs.rows.new_jobs import NewRow
 from pgbeat.jobs.writing import submissions
+from pgbeat.storable import LATEST
 
 logger = logging.getLogger("pgbeat.lanes")
 

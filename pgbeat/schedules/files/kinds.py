@@ -12,7 +12,7 @@ from pgbeat.errors import InvalidTimetable
 from pgbeat.jobs.preparing import details
 from pgbeat.schedules import MOST_UPSTREAMS, upstreams
 from pgbeat.schedules.sync import faithful
-from pgbeat.storable import UNSTORABLE, is_storable
+from pgbeat.storable import EARLIEST, LATEST, UNSTORABLE, is_storable
 from pgbeat.timetables import parse_duration
 
 
@@ -146,11 +146,6 @@ class Duration(Kind):
         }
 
 
-#: The times that the table can hold.
-_FIRST = datetime(1, 1, 2, tzinfo=UTC)
-_LAST = datetime(9999, 12, 30, tzinfo=UTC)
-
-
 @dataclass(frozen=True, slots=True)
 class Moment(Kind):
     """A time in ISO 8601. Without an offset it is wall time, and stays naive."""
@@ -167,8 +162,8 @@ class Moment(Kind):
         try:
             known = moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
         except OverflowError:
-            known = _LAST
-        if not _FIRST <= known < _LAST:
+            known = LATEST
+        if not EARLIEST <= known < LATEST:
             raise ValueError(f"is {shown(value)}; it must be of the years 1 to 9999")
         return known if moment.tzinfo else moment
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from pgbeat.jobs.rows.model import Job, listing
 from pgbeat.jobs.states.deadlines import mark_late
 from pgbeat.jobs.verbs import changes, control
 from pgbeat.monitoring.metrics import counters
+from pgbeat.storable import EARLIEST, LATEST
 from tests.support.command_line import run
 from tests.support.jobs import JobControl
 from tests.support.rows import Sql, make_schedule
@@ -151,6 +152,17 @@ def test_they_count_from_the_time_that_a_job_may_run(job_control: JobControl, sq
     assert sql("SELECT next_deadline = must_start_by FROM pgbeat.unfinished_jobs") == [(True,)]
     soon = job_control.do(changes.update, later, values={"run_at": None})
     assert soon.must_end_by == soon.created_at + timedelta(seconds=90)
+
+
+def test_all_times_of_a_job_can_be_read(job_control: JobControl) -> None:
+    """Beat fails a job of which one can't, as SQL may write it."""
+    late = job_control.make(1, run_at=LATEST, must_start_within="1 day", must_end_within="1 day")
+    assert (late.must_start_by, late.must_end_by) == (LATEST, LATEST)
+    job = job_control.make(1, countdown=timedelta(days=1), must_end_within="36500 days")
+    moved = job_control.do(changes.update, job, values={"run_at": LATEST})
+    assert (moved.run_at, moved.must_end_by) == (LATEST, LATEST)
+    early = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))
+    assert job_control.do(changes.update, job, values={"run_at": early}).run_at == EARLIEST
 
 
 def test_a_row_that_is_locked_is_left_for_later(

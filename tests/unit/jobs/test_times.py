@@ -3,7 +3,8 @@
 from datetime import UTC, datetime, timedelta
 
 from pgbeat.errors import InvalidJob
-from pgbeat.jobs.preparing.times import LATEST, run_at_of
+from pgbeat.jobs.preparing.times import run_at_of
+from pgbeat.storable import LATEST
 from tests.support.problems import raises
 
 NOW = datetime(2030, 1, 7, 12, tzinfo=UTC)
