@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from pgbeat.errors import InvalidCalendar
+from pgbeat.errors import InvalidCalendar, InvalidTimetable
 from pgbeat.jobs.policy.templates import Template
 from pgbeat.schedules.calendars.model import Calendar
+from pgbeat.storable import EARLIEST, LATEST
 from pgbeat.timetables import zone
 from pgbeat.views import View
 
@@ -30,7 +31,12 @@ def calendar(row: Calendar, users: Users) -> View:
 
 
 def calendar_check(row: Calendar, at: datetime, timezone: str) -> View:
-    """Returns whether a calendar excludes a time, in the time zone of its rules or else this."""
+    """Returns whether a calendar excludes a time, in the time zone of its rules or else this.
+
+    Raises `InvalidTimetable`.
+    """
+    if not EARLIEST <= at <= LATEST:
+        raise InvalidTimetable.of("at", "out_of_range", "at is out of the years 1 to 9999")
     local = row.rules.zone or zone(timezone)
     reason = row.exclusion(at, local.key)
     return {

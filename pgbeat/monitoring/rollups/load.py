@@ -122,7 +122,10 @@ def load(
 
 def beginning(now: datetime, since: timedelta | datetime) -> datetime:
     """Returns when a span begins. Raises `InvalidInput`."""
-    asked = now - since if isinstance(since, timedelta) else since.astimezone(UTC)
+    try:
+        asked = now - since if isinstance(since, timedelta) else since.astimezone(UTC)
+    except OverflowError:
+        asked = now
     if not timedelta(0) < now - asked <= HOURS_KEPT:
         message = f"since must be within the last {HOURS_KEPT.days} days"
         raise InvalidInput.of("since", "out_of_range", message)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import MAXYEAR, MINYEAR, date, datetime
 from functools import cached_property, lru_cache
 from threading import Lock
 from typing import Any
@@ -50,7 +50,7 @@ class Region:
         if day.year not in self._years:
             # A holiday may be moved into the next year, and is known only with its own.
             with self._lock:
-                for year in (day.year - 1, day.year, day.year + 1):
+                for year in range(max(day.year - 1, MINYEAR), min(day.year + 1, MAXYEAR) + 1):
                     self._known.get(date(year, 1, 1))
                 self._years.add(day.year)
         name: str | None = self._known.get(day)

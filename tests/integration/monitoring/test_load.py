@@ -1,7 +1,7 @@
 """Rollups of ended jobs, and the load that is read from them."""
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import psycopg
@@ -259,6 +259,8 @@ def test_what_can_not_be_answered_is_refused(rollups: Rollups) -> None:
         ({"since": timedelta(0)}, "since", "out_of_range"),
         ({"since": timedelta(days=93)}, "since", "out_of_range"),
         ({"since": datetime(2100, 1, 1, tzinfo=UTC)}, "since", "out_of_range"),
+        ({"since": datetime.max.replace(tzinfo=timezone(-HOUR))}, "since", "out_of_range"),
+        ({"since": timedelta.max}, "since", "out_of_range"),
         ({"step": timedelta(seconds=90)}, "step", "out_of_range"),
         ({"since": timedelta(days=2), "step": MINUTE}, "step", "out_of_range"),
     ]

@@ -28,6 +28,17 @@ def test_users_see_calendars_without_their_schedules(web: Web, admin: Any, sql: 
         problem(admin.get("/calendars/days/check", params=wrong), 422)
 
 
+def test_a_time_at_the_ends_of_the_calendar(web: Web, sql: Sql) -> None:
+    make_calendar(sql, holidays={"country": "NO"})
+    page = web.browser(web.token("root", "admin"))
+    for at in ("0001-01-02T00:00:00Z", "9999-12-29T00:00:00-14:00"):
+        done(web.user.get("/calendars/office/check", params={"at": at}))
+        html(page.get("/console/calendars/office", params={"check": "yes", "at": at}))
+    for at in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:00:00-14:00"):
+        answer = web.user.get("/calendars/office/check", params={"at": at})
+        assert errors(answer) == [("at", "out_of_range")]
+
+
 def test_a_bad_definition_is_refused(admin: Any, sql: Sql) -> None:
     for definition in ({"weekday": ["sat"]}, {"weekdays": ["funday"]}, {"dates": 5}):
         body = {"name": "c", "definition": definition}
