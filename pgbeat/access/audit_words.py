@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import Interval
@@ -75,6 +75,6 @@ def _in_words(key: str, value: Any) -> str:
 def _moment(value: str) -> str:
     try:
         moment = datetime.fromisoformat(value)
-    except ValueError:
+        return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if moment.tzinfo else value
+    except (ValueError, OverflowError):
         return value
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC" if moment.tzinfo is not None else value

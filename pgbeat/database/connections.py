@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -88,13 +88,13 @@ def _check_socket(raw: "psycopg.Connection[Any]", record: Any, proxy: Any) -> No
 def now(connection: Connection) -> datetime:
     """Returns the database's clock, at the start of the open transaction."""
     moment: datetime = connection.execute(select(func.now())).scalar_one()
-    return moment
+    return moment.astimezone(UTC)
 
 
 def clock(connection: Connection) -> datetime:
     """Returns the database's clock at this moment, also in a transaction."""
     moment: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
-    return moment
+    return moment.astimezone(UTC)
 
 
 def isolate(connection: Connection) -> bool:

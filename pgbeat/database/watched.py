@@ -11,10 +11,13 @@ import select
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg import generators, sql
+from psycopg.abc import AdaptContext, Buffer
+from psycopg.adapt import Loader
 from psycopg.pq import ExecStatus, TransactionStatus
 
 T = TypeVar("T")
@@ -41,10 +44,27 @@ _OF_SEVERAL = {"connect_timeout": _CONNECT_EACH, "target_session_attrs": "read-w
 #: What statements are written for, and answers read by; databases and roles may set it otherwise.
 #: PgBouncer gives each client its own of these.
 _STYLE = {"client_encoding": "UTF8", "DateStyle": "ISO", "standard_conforming_strings": "on"}
+#: Zones whose clocks never change. Python reckons with times of others as those clocks show them.
+_WITHOUT_CHANGES = {"UTC", "Etc/UTC", "GMT"}
 #: Of each list of servers, the one that a connection reached last.
 _last_good: dict[str, tuple[str, str]] = {}
 #: Servers to try last, though they answer: they were left behind.
 _avoided: set[tuple[str, str]] = set()
+
+
+class _UtcLoader(Loader):
+    """Reads times in UTC, whatever the session's zone."""
+
+    def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
+        super().__init__(oid, context)
+        read = psycopg.adapters.get_loader(oid, self.format)
+        assert read is not None  # noqa: S101  (for the type)
+        self._read = read(oid, context).load
+
+    def load(self, data: Buffer) -> datetime:
+        """Returns the time."""
+        moment: datetime = self._read(data)
+        return moment.astimezone(UTC)
 
 
 class WatchedConnection(psycopg.Connection[Any]):
@@ -78,6 +98,8 @@ class WatchedConnection(psycopg.Connection[Any]):
         watched = cls.connect(conninfo, **params)
         if len(hosts) > 1:
             _last_good[key] = (watched.info.host, str(watched.info.port))
+        if watched.info.parameter_status("TimeZone") not in _WITHOUT_CHANGES:
+            watched.adapters.register_loader("timestamptz", _UtcLoader)
         commands = watched._restyle()
         if role is not None:
             commands.append(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))

@@ -19,7 +19,7 @@ from pgbeat.access import audit_words
         ({"enabled": True}, {"enabled": False}, ["enabled: yes → no"]),
         (
             {"starts_at": None},
-            {"starts_at": "2026-12-24T09:00:00Z"},
+            {"starts_at": "2026-12-24T05:30:00-03:30"},
             ["starts_at: none → 2026-12-24 09:00:00 UTC"],
         ),
         (

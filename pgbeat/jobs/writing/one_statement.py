@@ -7,7 +7,7 @@ so that can follow.
 
 import json
 from copy import copy
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -107,7 +107,7 @@ def _write(
     if row.created_at is None:
         rows = jobs.find(unit.connection, [row.id], as_owner=unit.submits_as_owner)
         return SubmittedJob(rows[0], is_own) if rows else None
-    created_at = row.created_at.astimezone(connections.driver(unit.connection).info.timezone)
+    created_at = row.created_at.astimezone(UTC)
     return SubmittedJob(_as_read(job, created_at, row.position), True)
 
 

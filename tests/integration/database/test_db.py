@@ -92,6 +92,19 @@ def test_how_the_database_writes_values_changes_nothing(
     assert tuple(row) == (*values, "€", r"\d…", 2 if "DMY" in order else 29)
 
 
+def test_times_are_reckoned_with_in_utc(database: str, sql: Sql) -> None:
+    """The clock of the database's zone shows both of these as 02:30."""
+    [(name,)] = sql("SELECT current_database()")
+    sql(f"ALTER DATABASE \"{name}\" SET TimeZone = 'Europe/Berlin'")
+    with connections.engine(postgres_url(database), "tests").connect() as connection:
+        one, other = connection.exec_driver_sql(
+            "SELECT timestamptz '2026-10-25 00:30Z', timestamptz '2026-10-25 01:30Z'"
+        ).one()
+        assert connections.now(connection).utcoffset() == timedelta(0)
+    assert other - one == timedelta(hours=1)
+    assert one + timedelta(hours=1) == other
+
+
 def test_errors_quote_no_values(database: str) -> None:
     """Neither parameters nor the row that a constraint refuses."""
     insert = text(
