@@ -173,13 +173,20 @@ class CodeTimetable:
     schedule: Any
 
     def due(self, last_run: datetime, now: datetime) -> tuple[bool, datetime]:
-        """Returns whether it is due at `now` after a run at `last_run`, and when to ask again."""
+        """Returns whether it is due at `now` after a run at `last_run`, and when to ask again.
+
+        Raises `InvalidSchedule` if the code can't say.
+        """
         clocked = copy.copy(self.schedule)
         clocked.app = self.app
         local = now.astimezone(self.app.timezone)
         clocked.nowfun = lambda: local
-        is_due, seconds = clocked.is_due(last_run.astimezone(self.app.timezone))
-        return bool(is_due), now + timedelta(seconds=max(0.001, float(seconds)))
+        try:
+            is_due, seconds = clocked.is_due(last_run.astimezone(self.app.timezone))
+            return bool(is_due), now + timedelta(seconds=max(0.001, float(seconds)))
+        except Exception as error:
+            name = f"{type(clocked).__name__}.is_due"
+            raise InvalidSchedule(f"{name}: {type(error).__name__}: {error}") from error
 
     def next_after(self, moment: datetime) -> datetime | None:
         """Returns when to ask first after a run at `moment`."""

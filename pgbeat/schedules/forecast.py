@@ -204,11 +204,13 @@ def forecast(
             times = timetable(row)
             due = times.next_after(now)
             excluded(now)
+            expected = partial(upcoming, row, times, now, since=start, excluded=excluded)
+            few = None
+            if not _is_simple(row, due):
+                few = list(islice(result.within(expected()), MOST + 1))
         except PgbeatError as error:
             result.unknown[row.name] = str(error)
             continue
-        expected = partial(upcoming, row, times, now, since=start, excluded=excluded)
-        few = None if _is_simple(row, due) else list(islice(result.within(expected()), MOST + 1))
         if _is_too_often(row, times, start or now, end, few):
             result.unknown[row.name] = f"it is due more than {MOST:,} times; give a shorter period"
             continue

@@ -1,5 +1,6 @@
 """Entries: what Celery's own schedules become in a row, and what stays in the code."""
 
+import json
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from pgbeat.errors import ConfigError, InvalidSchedule
 from pgbeat.schedules import entries, sync, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.sync import CodeEntry
-from tests.support.command_line import Sql
+from tests.support.command_line import Sql, run_with
 from tests.support.schedulers import Beat
 from tests.unit.schedules.test_entries import FIELDS, SURROUNDINGS
 from tests.unit.schedules.test_entries import plain as plain
@@ -149,6 +150,23 @@ def test_a_row_whose_entry_is_gone_says_so(app: Celery, connection: Connection) 
     for ask in (entries.code_timetable, entries.code_arguments):
         with pytest.raises(InvalidSchedule, match="this app has no entry of that name"):
             ask(app, row, {})
+
+
+def test_a_schedule_whose_class_raises_fails_alone(beat: Beat, app: Celery, sql: Sql) -> None:
+    class Broken(schedule):
+        def is_due(self, last_run_at: datetime) -> Any:
+            raise KeyError("holidays")
+
+    app.conf.beat_schedule = {
+        "broken": {"task": TASK, "schedule": Broken(60)},
+        "sound": {"task": TASK, "schedule": 60},
+    }
+    beat().run_due()
+    said = "Broken.is_due: KeyError: 'holidays'"
+    assert sql("SELECT schedule, error FROM pgbeat.ticks") == [("broken", said)]
+    forecast = json.loads(run_with(app, "forecast", "--json").stdout)
+    assert forecast["unknown"] == {"broken": said}
+    assert {time["schedule"] for time in forecast["times"]} == {"sound"}
 
 
 @pytest.mark.parametrize(
