@@ -120,7 +120,10 @@ class Evaluator:
             nominal = policies.settle(schedule, timetable, now)
             if policies.is_out_of_turn(schedule, timetable, nominal.at):
                 trigger = "manual"
-            objections = self.objections(schedule, now, nominal.at, known)
+            due_at = nominal.at
+            if trigger == "retry":
+                due_at = policies.retried(schedule, due_at)
+            objections = self.objections(schedule, now, due_at, known)
             reason = nominal.skip or next((objection.reason for objection in objections), None)
         except Exception as error:
             due_at = schedule.due_at or schedule.next_run or now

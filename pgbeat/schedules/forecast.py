@@ -116,14 +116,15 @@ def upcoming(
         if state is None and at < clock:  # while the one before it was put off
             state = row._replace(retry_count=0, waiting_for=None, last_run=clock)
         clock = max(clock, at)
-        due = policies.Due(nominal, nominal)
+        due, asked = policies.Due(nominal, nominal), nominal
         if state is not None:
             due = policies.settle(state._replace(next_run=at, due_at=nominal), timetable, clock)
+            asked = policies.retried(row, due.at) if state.retry_count else due.at
             state = None
         skip = due.skip
         if skip is None and row.min_interval is not None:
             skip = policies.too_soon(row._replace(last_success=launched), clock)
-        skip = skip or excluded(due.at)
+        skip = skip or excluded(asked)
         yield Expected(clock, row, due.at, skip, due.note)
         then = due.then
         if certain and skip is None:

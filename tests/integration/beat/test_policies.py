@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from pgbeat import JobRequest, Skip
 from pgbeat.beat.verbs.missed import find
 from pgbeat.schedules import model as schedules
+from pgbeat.schedules.forecast import of_schedule
 from tests.support.command_line import run_with
 from tests.support.launchers import register
 from tests.support.rows import Sql, make_calendar
@@ -297,6 +298,22 @@ def test_what_a_calendar_excludes_is_skipped_with_its_reason(sql: Sql, at: At) -
         ("skipped", "calendar 'office': Tuesday"),
         ("skipped", "calendar 'office': Tuesday"),
     ]
+
+
+def test_a_calendar_is_asked_about_the_due_time_that_failed(sql: Sql, at: At) -> None:
+    sql("CREATE TABLE divisor AS SELECT 0 AS n")
+    make_calendar(sql, timezone="UTC", weekdays=["tue"])
+    add(sql, cron="59 23 * * *", calendar="office", condition_sql="SELECT 1 / n FROM divisor")
+    scheduler = at()
+    scheduler.run_until(START + 12 * HOUR)
+    sql("UPDATE divisor SET n = 1")
+    with scheduler._conditions.connect() as connection:
+        known = schedules.get(connection, "s")
+        timetable = scheduler._evaluator.timetable(known)
+        expected = next(of_schedule(connection, known, timetable, START + 12 * HOUR, "UTC"))
+    [tick] = scheduler.run_until(START + 13 * HOUR)
+    assert (tick.trigger, tick.outcome, expected.skip) == ("retry", "launched", None)
+    assert expected.at == tick.due_at
 
 
 def test_a_launcher_snoozes_its_schedule(sql: Sql, at: At) -> None:
