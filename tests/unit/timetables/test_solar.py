@@ -118,6 +118,14 @@ def test_a_count_is_as_many_as_there_are(event: str, place: tuple[float, float])
         assert timetable.count(after, until) == found
 
 
+@pytest.mark.timeout(20)
+def test_two_thousand_years_are_not_walked_through() -> None:
+    """Somebody set `next_run` to a time before any other."""
+    polar, now = Solar("sunset", 69.65, 18.96), utc("2025-06-01 00:00")
+    a_year = polar.count(now - timedelta(days=365), now)
+    assert abs(polar.count(utc("0001-06-01 00:00"), now) / 2024 - a_year) < 2
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
