@@ -26,6 +26,7 @@ from pgbeat.jobs.preparing.placeholders import in_use
 from pgbeat.names import NAMESPACE
 from pgbeat.timetables import (
     NEVER,
+    TICK,
     Interval,
     Once,
     Timetable,
@@ -207,9 +208,10 @@ class Schedule(NamedTuple):
     @property
     def undecided_once(self) -> datetime | None:
         """Returns its single time, which may have passed, unless it was decided since."""
-        if self.once_at is None or (self.last_run is not None and self.last_run >= self.once_at):
+        once_at = self.once_at
+        if once_at is None or (self.last_run is not None and self.last_run >= once_at):
             return None
-        return self.once_at
+        return bounded(Once(once_at), self.starts_at, self.ends_at).previous(once_at + TICK)
 
     def jittered(self, moment: datetime) -> datetime:
         """Returns when to decide a due time: up to `jitter` later, always by the same delay."""

@@ -166,6 +166,7 @@ def test_what_a_person_disables_is_not_probed(sql: Sql, at: At) -> None:
     [
         ({"starts_at": START + 3 * HOUR, "ends_at": START + 5 * HOUR}, [3, 4, 5]),
         ({"once_at": START + 2 * HOUR, "starts_at": None}, [2]),
+        ({"once_at": START + 2 * HOUR, "ends_at": START + HOUR}, [0]),  # skipped
     ],
 )
 def test_it_is_due_within_its_window_and_then_complete(
