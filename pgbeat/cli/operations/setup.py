@@ -84,10 +84,13 @@ def _script(target: Target) -> str:
     except BadInput:
         return migrate.script()
     with engine.connect() as connection:
-        before = migrate.current(connection)
-    if before is not None and before >= migrate.newest():
-        return f"-- The schema is at {before}, {_place(before)}."
-    return migrate.script(before)
+        schema = migrate.installed(connection)
+    if schema is None:
+        return migrate.script()
+    migrate.refuse_foreign(schema)
+    if schema.version >= migrate.newest():
+        return f"-- The schema is at {schema.version}, {_place(schema.version)}."
+    return migrate.script(schema.version)
 
 
 def _check(connection: Connection) -> None:
@@ -117,7 +120,10 @@ def _check(connection: Connection) -> None:
     elif current is not None and is_done:
         click.echo(f"The schema is at {current}, {_place(current)}.")
     else:
-        click.echo(f"The schema is at {current}, which works; `pgbeat migrate` makes it {newest}.")
+        whom = "" if str(current) >= migrate.OLDEST_OF_SCHEDULES else " for workers only"
+        click.echo(
+            f"The schema is at {current}, which works{whom}; `pgbeat migrate` makes it {newest}."
+        )
         for one in pending:
             click.echo(f"{one.version}: {one.about}")
             for lock in one.locks:

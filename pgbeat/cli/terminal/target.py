@@ -27,6 +27,7 @@ from pgbeat.cli.terminal.failures import BadInput
 from pgbeat.cli.terminal.options import adding
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
+from pgbeat.database.migrations import migrate
 from pgbeat.errors import InvalidSchedule
 from pgbeat.integrations.django import follow_apps
 from pgbeat.jobs.messages import queue_routes
@@ -270,9 +271,11 @@ class Target:
     def work(self, actor: Actor | None = None) -> Iterator[UnitOfWork]:
         """Opens a unit of work for several changes, each in its own transaction.
 
-        They are made by the actor, or else by the user of this process.
+        They are made by the actor, or else by the user of this process. Raises `SchemaError` on a
+        schema that doesn't admit this program.
         """
         with self.session() as connection:
+            migrate.check(connection, reads_schedules=True)
             yield UnitOfWork(
                 connection, self.settings, actor or self.user, app=lambda: self.registry
             )

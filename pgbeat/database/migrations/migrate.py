@@ -113,7 +113,7 @@ def check(connection: Connection, *, reads_schedules: bool = False) -> Installed
     schema = installed(connection)
     if schema is None:
         raise SchemaError("the database has no pgbeat schema", advice="run `pgbeat migrate`")
-    _refuse_foreign(schema)
+    refuse_foreign(schema)
     if schema.version < oldest:
         raise SchemaError(
             f"the database's pgbeat schema is {schema.version}, this pgbeat needs "
@@ -123,7 +123,7 @@ def check(connection: Connection, *, reads_schedules: bool = False) -> Installed
     return schema
 
 
-def _refuse_foreign(schema: Installed) -> None:
+def refuse_foreign(schema: Installed) -> None:
     """Raises `SchemaError` on a schema that this program can neither use nor upgrade."""
     if schema.oldest_program is None:
         raise SchemaError(
@@ -218,7 +218,7 @@ def _upgrade(
     if schema is None:
         _require_unicode(connection)
     else:
-        _refuse_foreign(schema)
+        refuse_foreign(schema)
         if schema.version > newest():
             return Upgraded(schema.version, schema.version)
     renamed = {old: new for old, new in rename.items() if _rename(connection, old, new)}

@@ -470,10 +470,19 @@ def test_migrate_says_what_it_renames(empty_database: str) -> None:
 
 def test_a_schema_from_the_future(database: str, sql: Sql) -> None:
     sql("UPDATE pgbeat.migrations SET version_num = '9999', oldest_program = '9999'")
-    for command in (["migrate"], ["migrate", "--check"]):
-        said = refused(run(database, *command), 1)
+    # Nor may a command change what it doesn't know.
+    for command in (
+        "migrate",
+        "migrate --check",
+        "migrate --sql",
+        "lanes set x --limit 2",
+        "pause --all --yes --admin",
+        "add x --task t --every 5",
+    ):
+        said = refused(run(database, *command.split()), 1)
         assert "9999, which admits programs from 9999 on" in said
         assert said.endswith("upgrade pgbeat")
+    assert sql("SELECT FROM pgbeat.lanes UNION ALL SELECT FROM pgbeat.schedules") == []
 
 
 def test_migrate_sql_needs_no_database() -> None:
