@@ -26,7 +26,7 @@ from pgbeat.version import __version__
 INTERRUPTED, CLOSED_PIPE = 130, 141
 
 #: Keys of click's `Context.meta`: the `Target`, what makes it for a command that starts without it,
-#: and whether the command prints JSON.
+#: and where the command prints JSON, if it does.
 TARGET, LATE_TARGET = "pgbeat.cli.target", "pgbeat.cli.late_target"
 AS_JSON = "pgbeat.cli.as_json"
 #: The command that may be called every few seconds, by a probe.
@@ -193,7 +193,8 @@ class Commands(LazyGroup):
             raise click.exceptions.Exit(INTERRUPTED) from None
         except BrokenPipeError:  # `| head` has seen enough
             with suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                output = ctx.meta.get(AS_JSON) or sys.stdout
+                os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
             raise click.exceptions.Exit(CLOSED_PIPE) from None
         except click.NoSuchOption as error:
             right = _misplaced(ctx, error)
@@ -202,20 +203,28 @@ class Commands(LazyGroup):
             ctx.fail(right)
         except click.ClickException as error:
             _shorten(error)
+            _print_json(ctx, error, error)
             raise
         except (click.Abort, click.exceptions.Exit):
             raise
         except Exception as error:
-            from pgbeat.cli.terminal.failures import as_json, refusal
+            from pgbeat.cli.terminal.failures import refusal
 
             sentence = refusal(error, ctx.meta.get(TARGET)) or _unreadable_settings(ctx)
             if sentence is None:
                 raise
             _shorten(sentence)
-            if ctx.meta.get(AS_JSON):
-                with suppress(OSError):  # perhaps that is the error
-                    click.echo(json.dumps(as_json(error, sentence), ensure_ascii=False))
+            _print_json(ctx, error, sentence)
             raise sentence from None
+
+
+def _print_json(ctx: click.Context, error: Exception, sentence: click.ClickException) -> None:
+    """Prints an error for programs, if the command prints JSON."""
+    if ctx.meta.get(AS_JSON):
+        from pgbeat.cli.terminal.failures import as_json
+
+        with suppress(OSError):  # perhaps that is the error
+            click.echo(json.dumps(as_json(error, sentence)), file=ctx.meta[AS_JSON])
 
 
 def _unreadable_settings(ctx: click.Context) -> click.ClickException | None:

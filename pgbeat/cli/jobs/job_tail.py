@@ -117,7 +117,7 @@ def _print_change(
             "error": job.error,
             "retried_by": job.retried_by,
         }
-        click.echo(printing.json_line(change))
+        printing.echo_json(change, indent=None)
         return seen
     parts = [progress if job.state == "running" else "", job.error or ""]
     if job.state == "running" and job.worker:

@@ -1,6 +1,7 @@
 """`pgbeat health`: whether a process of this host is alive, or can do its work; for probes."""
 
 import json
+import sys
 from functools import partial
 from typing import Any
 
@@ -33,7 +34,7 @@ def health_command(
     the database whether the process is known there: a beat that leads or stands by, a worker that
     records. Run it as the user of the process, with the same PGBEAT_HEALTH_DIR.
     """
-    ctx.meta[AS_JSON] = as_json
+    ctx.meta[AS_JSON] = sys.stdout if as_json else None
     result = probe.ask(role, check, partial(_connect, ctx), within, port)
     if as_json:
         click.echo(json.dumps({"role": role, "check": check, **result._asdict()}))

@@ -66,12 +66,14 @@ def _listed(error: InvalidInput) -> str:
 
 def as_json(error: Exception, sentence: click.ClickException) -> dict[str, Any]:
     """Returns an error as `--json` prints it: its code, its message, and each problem."""
-    code = InvalidInput.code if isinstance(sentence, BadInput) else code_of(error) or "error"
-    problems: Iterable[Problem] = [Problem("", code, sentence.message)]
+    is_refused = sentence.exit_code == REFUSED
+    code = InvalidInput.code if is_refused else code_of(error) or "error"
+    message = sentence.format_message()
+    problems: Iterable[Problem] = [Problem("", code, message)]
     if isinstance(error, PgbeatError):
         code, problems = error.code, error.problems
     listed = [problem._asdict() for problem in problems]
-    return {"error": {"code": code, "message": sentence.message, "problems": listed}}
+    return {"error": {"code": code, "message": message, "problems": listed}}
 
 
 def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -61,7 +62,10 @@ STYLES = {
 
 
 def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    ctx.meta[AS_JSON] = value
+    if value and not ctx.meta.get(AS_JSON):
+        ctx.meta[AS_JSON] = sys.stdout
+        # What the app, launchers and tasks print must not come between the JSON.
+        ctx.find_root().with_resource(redirect_stdout(sys.stderr))
 
 
 #: Makes a command print JSON, and its errors too; `is_json` says whether it was given.
@@ -93,14 +97,16 @@ def note(message: str) -> None:
     click.echo(f"Note: {harmless(message)}", err=True)
 
 
-def echo_json(value: Any) -> None:
+def echo_json(value: Any, indent: int | None = 2) -> None:
     """Prints JSON: named tuples as objects, times in ISO 8601 (UTC), lengths of time in seconds."""
-    click.echo(_escaped(json.dumps(_named(value), default=_plain, indent=2, ensure_ascii=False)))
+    click.echo(json_line(value, indent), file=click.get_current_context().meta.get(AS_JSON))
 
 
-def json_line(value: Any) -> str:
-    """Returns the same JSON on one line."""
-    return _escaped(json.dumps(_named(value), default=_plain, ensure_ascii=False))
+def json_line(value: Any, indent: int | None = None) -> str:
+    """Returns the same JSON, without `indent` on one line."""
+    written = json.dumps(_named(value), default=_plain, indent=indent, ensure_ascii=False)
+    # JSON admits these control characters in texts.
+    return re.sub("[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", written)
 
 
 def _named(value: Any) -> Any:
@@ -110,11 +116,6 @@ def _named(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _named(inner) for key, inner in value.items()}
     return [_named(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def _escaped(written: str) -> str:
-    """Escapes the control characters that JSON admits in texts."""
-    return re.sub("[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", written)
 
 
 def compact(value: Any) -> str:

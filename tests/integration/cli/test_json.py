@@ -1,6 +1,7 @@
 """`--json`: commands print the row that they changed, and errors with their codes."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -8,7 +9,9 @@ import psycopg
 import pytest
 
 from pgbeat.cli import program
-from tests.support.command_line import commands, refused, run
+from tests.support.command_line import Sql, commands, refused, run
+from tests.support.databases import broker_url
+from tests.support.rows import make_schedule
 
 
 def test_every_command_has_it() -> None:
@@ -68,3 +71,42 @@ def test_an_error_has_its_code_and_each_problem(
     messages = [each["message"] for each in error["problems"]]
     lines = error["message"].splitlines()
     assert [text.strip() for text in lines[1:]] == (messages if len(messages) > 1 else [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("-A nowhere list", "no module 'nowhere'"),
+        ("list", "which database?"),
+        ("history", "Missing argument 'NAME'"),
+        ("history x --limit x", "not a whole number"),
+        ("disable", "which schedule?"),
+    ],
+)
+def test_an_error_of_the_usage_is_json_too(arguments: str, said: str) -> None:
+    result = run(None, *arguments.split(), "--json")
+    error = json.loads(result.stdout)["error"]
+    assert (result.exit_code, error["code"], said in error["message"]) == (2, "invalid", True)
+    assert error["message"] == refused(result)
+
+
+def test_what_the_app_prints_is_not_among_the_json(
+    database: str, sql: Sql, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_schedule(sql, task="celery.backend_cleanup", launcher="speaks")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "talking.py").write_text(
+        "import celery, pgbeat\n"
+        f"app = celery.Celery('talking', broker={broker_url(database)!r})\n"
+        "print('loaded')\n"
+        "@pgbeat.launcher('speaks')\n"
+        "class Speaks(pgbeat.Launcher):\n"
+        "    def check_conditions(self, ctx):\n"
+        "        print('evaluated')\n"
+        "        return True\n"
+    )
+    app = ("-A", "talking", "check", "s")
+    result = run(database, *app, "--json")
+    assert json.loads(result.stdout)["outcome"] == "launched"
+    assert "loaded\nevaluated\n" in result.stderr
+    assert run(database, *app).stdout.startswith("evaluated\n")
