@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-import click
 from rich.text import Text
 from sqlalchemy import Connection
 
