@@ -47,11 +47,11 @@ def run(
     seen = Observer()
     try:
         with (
-            processes.interruptible(),
+            processes.interruptible() as interruption,
             _everything(folder, console) as (connection, children),
             show,
         ):
-            while not seen.is_over(seconds):
+            while not (interruption.came or seen.is_over(seconds)):
                 seen.look(connection, children)
                 show.update(seen)
                 time.sleep(_PAUSE)

@@ -83,11 +83,19 @@ def free_port(port: int, *, or_other: bool = True) -> int:
         return chosen
 
 
+class Interruption:
+    """Whether a block was interrupted. Python drops exceptions in callbacks of its collector."""
+
+    came = False
+
+
 @contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[Interruption]:
     """Lets TERM and HUP interrupt the block as Ctrl-C does, unless they are ignored already."""
+    interruption = Interruption()
 
     def interrupt(signum: int, frame: Any) -> None:
+        interruption.came = True
         raise KeyboardInterrupt
 
     before = {}
@@ -95,7 +103,7 @@ def interruptible() -> Iterator[None]:
         if signal.getsignal(signum) is not signal.SIG_IGN:
             before[signum] = signal.signal(signum, interrupt)
     try:
-        yield
+        yield interruption
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

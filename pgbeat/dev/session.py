@@ -63,7 +63,7 @@ class DevSession:
         self._waiting: dict[str, Sequence[str]] = {}
         self._numbers = count(1)
 
-    def run(self, changes: Watch | None) -> int:
+    def run(self, changes: Watch | None, interruption: processes.Interruption) -> int:
         """Runs all until interrupted; without `changes`, also until one ends by itself.
 
         `changes` is called on a thread, and calls what it is given with the files that changed.
@@ -74,15 +74,16 @@ class DevSession:
             watch.start()
         self._start_all()
         try:
-            while True:
+            while not interruption.came:
                 with suppress(queue.Empty):
                     self._events.get(timeout=_PAUSE)()
                 if self._reap() and changes is None:
                     return 1
         except KeyboardInterrupt:
-            return 0
+            pass
         finally:
             self._stop_all()
+        return 0
 
     def _note_changes(self, paths: Sequence[Path]) -> None:
         """Has the main thread start the next generation."""

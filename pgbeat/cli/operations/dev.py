@@ -89,7 +89,7 @@ def _run(
     name = _path(app)
     log = Log(has_colours=sys.stdout.isatty() and not target.no_color)
     folder = (data or database.default_folder()).absolute()
-    with processes.interruptible():
+    with processes.interruptible() as interruption:
         try:
             with database.opened(
                 database.configured(app.conf), folder, log, fresh=fresh
@@ -99,7 +99,8 @@ def _run(
                 if done.before != done.after:
                     log("postgres", f"the schema is at {done.after}")
                 commands = _commands(log, port, opens=opens, **worker)
-                return DevSession(name, commands, _environment(), log).run(changes)
+                session = DevSession(name, commands, _environment(), log)
+                return session.run(changes, interruption)
         except DBAPIError as error:
             raise BadInput(str(unreachable(error, target))) from None
         except KeyboardInterrupt:

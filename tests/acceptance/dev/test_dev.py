@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pgbeat.dev import processes
+from pgbeat.dev.lines import Log
+from pgbeat.dev.session import DevSession
 from tests.support.processes import PGBEAT, Process, until
 from tests.support.reachable_folder import folder as folder
 from tests.support.reachable_folder import left
@@ -209,3 +213,21 @@ def test_what_is_wrong_is_said(make: Callable[[str], Project], pgbeat_database: 
             assert process.wait(60) != 0
             assert words in process.output
             assert "Traceback" not in process.output
+
+
+def test_an_interruption_that_a_callback_drops_ends_it_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As while the collector calls back: Python only reports what that raises."""
+    dropped: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", dropped.append)
+
+    class Thing: ...
+
+    thing = Thing()
+    session = DevSession("app", lambda generation: {}, {}, Log(has_colours=False))
+    with processes.interruptible() as interruption:
+        watched = weakref.ref(thing, lambda gone: signal.raise_signal(signal.SIGINT))
+        del thing
+        assert (len(dropped), watched()) == (1, None)
+        assert session.run(None, interruption) == 0
