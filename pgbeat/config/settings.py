@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.engine import URL, make_url
 
 from pgbeat.config import environment, readers
-from pgbeat.config.app_broker import broker_database, first_broker
+from pgbeat.config.app_broker import broker_database, check_broker_url, first_broker
 from pgbeat.config.urls import is_postgres, postgres_url
 from pgbeat.errors import ConfigError, Problem, Problems
 from pgbeat.suggest import nearest
@@ -215,6 +215,10 @@ class Settings:
                     "pgbeat_url: not set, and the broker is not Postgres; set it "
                     "(or PGBEAT_URL) to postgresql://user:password@host:5432/name"
                 )
+                try:
+                    check_broker_url(conf)
+                except ConfigError as error:  # it was meant to be
+                    message = f"broker_url: {error}"
                 problems.add("pgbeat_url", "required", message)
         settings = cls(**{"url": make_url("postgresql://"), **values})
         problems += _conflicts(settings, wrong)

@@ -84,14 +84,17 @@ def _one_url(text: str) -> URL:
         url = make_url(text)
         if several:
             url = _with_servers(url, [_server(server) for server in several["servers"].split(",")])
+        if "@" in (url.host or ""):
+            raise ValueError(text)
     except ArgumentError:
         raise ConfigError(
             "the database URL can't be parsed; expected postgresql://user:password@host:5432/name"
         ) from None
-    except ValueError:  # what stands where the port should be may be a piece of the password
+    except ValueError:  # what stands where they should be may be a piece of the password
         raise ConfigError(
-            "the database URL can't be parsed: its port is not a number; expected "
-            "postgresql://user:password@host:5432/name, with %2F for a slash in the password"
+            "the database URL can't be parsed: its host or port is none; expected "
+            "postgresql://user:password@host:5432/name, with %40 for an @ and %2F for a slash in the "
+            "password"
         ) from None
     if url.get_backend_name() not in _POSTGRES and url.drivername not in _POSTGRES:
         raise ConfigError(

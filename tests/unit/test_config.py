@@ -132,6 +132,8 @@ def test_a_password_may_hold_what_is_escaped() -> None:
         "s3cret",
         "postgresql://u:s3cret@h:54x32/d",
         "postgresql://u:p@ss:s3cret@h/d",
+        "postgresql://u:p@s3cret@h/d",
+        "postgresql://u:p@s3cret@h1,h2/d",
         "mysql://u:s3cret@h/d",
         "sqla+sqlite:///s3cret",
         "redis://:s3cret@h/0",
@@ -299,6 +301,12 @@ def test_the_url_wins_over_the_brokers() -> None:
 def test_no_url_and_no_postgres_broker(broker: dict[str, Any]) -> None:
     [problem] = mistakes(**broker)
     assert problem[:2] == ("pgbeat_url", "required")
+
+
+def test_a_broker_that_is_meant_to_be_postgres_says_what_is_wrong_with_its_url() -> None:
+    (problem,) = mistakes(broker_url="pgbeat+postgresql://u:p@s3cret@h/d")
+    assert problem[:2] == ("pgbeat_url", "required")
+    assert "broker_url: " in problem.message and "%40" in problem.message
 
 
 # -- mistakes ----------------------------------------------------------------------------------
