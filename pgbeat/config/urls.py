@@ -93,8 +93,8 @@ def _one_url(text: str) -> URL:
     except ValueError:  # what stands where they should be may be a piece of the password
         raise ConfigError(
             "the database URL can't be parsed: its host or port is none; expected "
-            "postgresql://user:password@host:5432/name, with %40 for an @ and %2F for a slash in the "
-            "password"
+            "postgresql://user:password@host:5432/name, with %40 for an @ and %2F for a slash "
+            "in the password"
         ) from None
     if url.get_backend_name() not in _POSTGRES and url.drivername not in _POSTGRES:
         raise ConfigError(
