@@ -1,6 +1,5 @@
 """Changes templates for people, with a function for each verb."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +25,7 @@ from pgbeat.jobs.policy.templates import Template
 from pgbeat.jobs.preparing import placeholders
 from pgbeat.jobs.preparing.details import description_problem
 from pgbeat.names import name_problem
+from pgbeat.storable import storable_json
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -148,9 +148,9 @@ def problems(values: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(key, "malformed", message)
             continue
         try:
-            json.dumps(values[key], allow_nan=False)
-        except (TypeError, ValueError) as error:
-            yield Problem(key, "malformed", f"{key} is not JSON: {error}")
+            storable_json(values[key])
+        except (TypeError, ValueError, RecursionError) as error:
+            yield Problem(key, "malformed", f"{key} can't be kept as JSON: {error}")
     for key in ("args", "kwargs"):
         yield from placeholders.problems(values[key], key)
         if (why := unreadable(values[key])) is not None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 
-from tests.support.command_line import Sql, run
+from tests.support.command_line import Sql, refused, run
 from tests.support.rows import make_schedule
 
 
@@ -35,3 +35,8 @@ def test_without_the_app(database: str) -> None:
     made = run(database, "templates", "set", "t", "--task", "no.such")
     assert (made.exit_code, made.stdout) == (0, "Made template 't', of task 'no.such'.\n")
     assert made.stderr == "Note: the task is not checked; with -A APP it would be.\n"
+
+
+def test_what_postgres_cant_keep_is_refused_by_its_field(database: str) -> None:
+    result = run(database, "templates", "set", "t", "--task", "t", "--kwargs", '{"a": "\\u0000"}')
+    assert "kwargs can't be kept as JSON" in refused(result)
