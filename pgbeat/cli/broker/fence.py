@@ -81,6 +81,8 @@ def raise_command(
         with target.unit(actor) as unit:
             held = verbs.raise_fence(unit, reason=reason, restored_to=restored_to)
         printing.result(held._asdict(), f"Raised: {held.summary}.")
+    elif dry_run and printing.is_json():
+        printing.echo_json(held._asdict())
 
 
 @fence_command.command("tasks")
