@@ -119,3 +119,12 @@ def end_state(connection: Connection, job_id: str) -> str | None:
     """Returns the state in which a job has ended; `None` if it has not."""
     state: str | None = connection.scalar(_END_STATE, {"id": job_id})
     return state
+
+
+_ENDED_AMONG = text(sql.load("endings.sql", "ended_among"))
+
+
+def ended_among(connection: Connection, job_ids: Collection[str]) -> list[str]:
+    """Returns those of the jobs that have ended."""
+    values = {"ids": list(job_ids)}
+    return list(connection.scalars(_ENDED_AMONG, values)) if job_ids else []

@@ -25,6 +25,9 @@ UPDATE pgbeat.unfinished_jobs
    SET cancel_requested_at = now(), cancel_requested_by = :by, cancel_reason = :reason
  WHERE id = ANY (CAST(:ids AS uuid[])) AND {is_running}
 RETURNING id
+-- name: ended_among
+SELECT CAST(i.id AS text) FROM unnest(CAST(:ids AS uuid[])) AS i (id)
+ WHERE NOT EXISTS (SELECT FROM pgbeat.unfinished_jobs j WHERE j.id = i.id)
 -- name: undecided
 WITH locked AS MATERIALIZED (
     SELECT id, task, cancel_reason, options, message, cancel_requested_at

@@ -222,7 +222,7 @@ class RecordedEnd:
             self._lanes = lifecycle.follow(working.connection, recorder.new_publisher(), ended)
         if self.attempt.job_state not in executions.UNDECIDED:
             return False
-        return endings.end_state(working.connection, self.attempt.job_id) is not None
+        return bool(endings.ended_among(working.connection, [self.attempt.job_id]))
 
     def lock(self, working: Joined) -> None:
         """Locks the jobs, for a caller that acknowledges the message before it writes them."""

@@ -28,9 +28,10 @@ from pgbeat.errors import SchemaError
 from pgbeat.jobs.flow import dispatch, lifecycle
 from pgbeat.jobs.flow.dispatch import Dispatched
 from pgbeat.jobs.lanes.model import Room
-from pgbeat.jobs.running import job_reports
+from pgbeat.jobs.running import executions, job_reports
 from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.jobs.running.stacks import Reason
+from pgbeat.jobs.states import endings
 from pgbeat.jobs.states.endings import Ended
 from pgbeat.worker.recording import execution_batches
 from pgbeat.worker.recording.attempts import Attempt
@@ -187,6 +188,9 @@ class RecorderSession:
             written = execution_batches.write(
                 connection, self._prepared, batch, self.worker_id, shape
             )
+            again = [run.job_id for run in batch if run.job_state in executions.UNDECIDED]
+            if gone := endings.ended_among(connection, again):  # what it has sent is of no use
+                self.publisher().withdraw(connection, gone)
             return written.ended
 
         return self._commit(record)

@@ -70,7 +70,8 @@ def test_one_that_others_replace_has_one_job(tracked_workers: TrackedWorkers) ->
     """The last of them has its id."""
     tracked_workers.start("-P", "solo", settings={"pgbeat_track": "all"})
     sent = str(tracked_workers.app.send_task("tests.replace").id)
-    until(lambda: len(tracked_workers.runs(sent, 2)) == 2, 30)
+    of_job = "SELECT FROM pgbeat.ended_executions WHERE job_id = %s"
+    until(lambda: len(tracked_workers.sql(of_job, sent)) == 2, 30)
     assert tracked_workers.see(sent).job.task == "tests.replace"
 
 

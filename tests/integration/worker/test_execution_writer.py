@@ -16,6 +16,7 @@ from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.jobs.running.task_exceptions import Snooze
+from pgbeat.jobs.states import endings
 from pgbeat.storable import escaped
 from pgbeat.worker.finishing import attempt_ends
 from pgbeat.worker.finishing.endings import RecordedEnd
@@ -111,6 +112,19 @@ def test_a_retry_that_just_began_is_not_undone(
         until(lambda: fake_workers.sql(waiting))
     until(lambda: ("failed", False, None) in fake_workers.of(job_id))
     assert fake_workers.state(job_id) == "running"
+
+
+def test_a_retry_of_a_job_that_was_cancelled_before_it_was_seen_to_begin_is_withdrawn(
+    fake_workers: FakeWorkers, recorder: Recorder
+) -> None:
+    """Celery has sent it, and a worker that starts later knows nothing of a revocation."""
+    job_id, other = fake_workers.job(), fake_workers.job()
+    with connections.transaction(fake_workers.connection):
+        assert endings.end(fake_workers.connection, [job_id], "cancelled", "no")
+    run(recorder, job_id, "scheduled")
+    run(recorder, other, "scheduled")
+    until(lambda: fake_workers.of(job_id) and fake_workers.of(other))
+    assert fake_workers.sql("SELECT job_id::text FROM kombu_message") == [(other,)]
 
 
 def test_the_last_execution_decides_though_its_transaction_began_long_before(
