@@ -66,6 +66,7 @@ def test_long_words_fit_on_a_small_phone(window: Any, web: Web, sql: Sql) -> Non
     sql("UPDATE pgbeat.jobs SET error = %s RETURNING id", error)
     page = window(viewport={"width": 320, "height": 800}).sign_in(web.token("root", "admin"))
     for path in (
+        "overview",
         "schedules",
         f"schedules/{name}",
         f"backfill/{name}",
