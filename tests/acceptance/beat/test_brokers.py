@@ -8,34 +8,9 @@ import pytest
 from celery import Celery
 
 from pgbeat.beat.scheduler import Scheduler
-from tests.support.processes import Processes, until
+from tests.support.processes import Processes
 from tests.support.rows import Sql, make_schedule
 from tests.support.schedulers import Beat
-
-
-@pytest.mark.slow
-def test_beats_make_the_brokers_tables(processes: Processes, empty_database: str) -> None:
-    """Three beats that are the first users of a migrated database don't get in each other's way."""
-    from pgbeat.config import postgres_url
-    from pgbeat.database.migrations import migrate
-
-    migrate.upgrade(postgres_url(empty_database))
-    with psycopg.connect(empty_database, autocommit=True) as connection:
-        connection.execute(
-            "INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'tests.add', '1 second')"
-        )
-        beats = [processes.beat(TESTS_DATABASE=empty_database) for _ in range(3)]
-
-        def messages() -> bool:
-            [table] = connection.execute("SELECT to_regclass('kombu_message')").fetchone() or [None]
-            found = table and connection.execute("SELECT 1 FROM kombu_message").fetchone()
-            return bool(found)
-
-        until(messages)
-    assert all(process.poll() is None for process in beats)
-    for process in beats:
-        process.kill_group()
-        assert "Traceback" not in process.output
 
 
 @pytest.mark.slow

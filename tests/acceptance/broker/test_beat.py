@@ -2,11 +2,9 @@
 
 import json
 import signal
-from collections import Counter
 
 import pytest
 from celery import Celery
-from kombu import Connection, Exchange, Queue
 
 from tests.support import killed_beats
 from tests.support.command_line import Sql
@@ -85,35 +83,6 @@ def test_killed_at_each_step(
 
 
 @pytest.mark.slow
-def test_launches_with_an_eta_and_to_a_topic(transport_workers: TransportWorkers, sql: Sql) -> None:
-    """What matches the bindings of two queues goes to both."""
-    with Connection(transport_url(transport_workers.database)) as connection:
-        for name, key in (("daily", "reports.daily.#"), ("all", "reports.#")):
-            topics = Exchange("topics", "topic")
-            Queue(name, topics, routing_key=key)(connection.default_channel).declare()
-    topic = '{"exchange": "topics", "exchange_type": "topic", "routing_key": "reports.%s"}'
-    schedule(sql, "now")
-    schedule(sql, "later", '{"countdown": 2}')
-    schedule(sql, "tomorrow", '{"countdown": 86400}')
-    schedule(sql, "daily", topic % "daily.x")
-    schedule(sql, "weekly", topic % "weekly")
-    beat = transport_workers.beat(app="tests.support.apps.journal")
-    until(lambda: sql("SELECT count(*) FROM pgbeat.ticks") == [(5,)])
-    worker = transport_workers.start("-c", "2", "-Q", "celery,daily,all")
-    expected = {"now": 1, "later": 1, "daily": 2, "weekly": 1}
-    until(lambda: Counter(e.value for e in transport_workers.journal()) == expected)
-    [(tomorrow,)] = sql("SELECT job_id::text FROM pgbeat.ticks WHERE schedule = 'tomorrow'")
-    until(lambda: message_ids(sql) == [tomorrow])
-    assert {e.id for e in transport_workers.journal()} == set(launched(sql)) - {tomorrow}
-    [(decided,)] = sql(
-        "SELECT extract(epoch FROM decided_at)::float8 FROM pgbeat.ticks WHERE schedule = 'later'"
-    )
-    [later] = [e for e in transport_workers.journal() if e.value == "later"]
-    assert 1.9 <= later.at - decided < 10
-    stop(beat, worker)
-
-
-@pytest.mark.slow
 def test_beat_answers_a_ping(transport_workers: TransportWorkers) -> None:
     """`beat --enable-remote-control`: what liveness probes ask."""
     beat = transport_workers.beat("--enable-remote-control", "-n", "celerybeat@probed")
@@ -125,28 +94,3 @@ def test_beat_answers_a_ping(transport_workers: TransportWorkers) -> None:
     for _ in range(3):
         assert inspect.ping() == {name: {"ok": "pong"}}
     stop(beat)
-
-
-def test_the_job_before_is_ended_where_it_runs(
-    transport_workers: TransportWorkers, beat: Beat, sql: Sql, app: Celery
-) -> None:
-    """`overlap` of `cancel_previous`: the revocation commits with the new launch."""
-
-    @app.task(name="transport.hold", shared=False)
-    def hold(gate: str) -> None:
-        """The workers have it."""
-
-    worker = transport_workers.start("-c", "2")
-    schedule(sql, "hold", task="transport.hold")
-    sql("UPDATE pgbeat.schedules SET overlap = 'cancel_previous'")
-    scheduler = beat()
-    scheduler.run_due()
-    [first] = launched(sql)
-    transport_workers.await_started([first])
-    sql("UPDATE pgbeat.schedules SET next_run = now()")
-    scheduler.run_due()
-    [second] = set(launched(sql)) - {first}
-    transport_workers.await_started([second])
-    worker.says(f"Terminating {first} (15)")
-    states = {first: "cancelled", second: "running"}
-    until(lambda: dict(sql("SELECT id::text, state FROM pgbeat.jobs")) == states, 30, "told")

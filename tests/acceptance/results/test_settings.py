@@ -81,16 +81,6 @@ def test_values_that_are_not_text(workers: Workers, client: Client, value: Any) 
     assert "ValueError" in failed.traceback
 
 
-@pytest.mark.slow
-def test_a_large_result_of_a_worker(workers: Workers, client: Client) -> None:
-    workers.start("-P", "prefork", "-c", "1")
-    size = 50_000_000
-    assert len(client.large(size).delay().get(timeout=120)) == size
-    members = [client.large(size // 5) for _ in range(2)]
-    found = chord(members, client.body())().get(timeout=120)
-    assert [len(each) for each in found] == [size // 5] * 2
-
-
 @needs_pgbouncer
 def test_a_worker_behind_a_pooler(workers: Workers, client: Client, tmp_path: Path) -> None:
     """It ends chords in one transaction with the broker, which it reaches directly."""

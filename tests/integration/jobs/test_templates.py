@@ -106,17 +106,6 @@ def test_every_mistake_is_told(connection: Connection, sql: Sql) -> None:
     assert sql("SELECT count(*) FROM pgbeat.templates") == [(0,)]
 
 
-def test_what_is_no_task(connection: Connection) -> None:
-    cases: list[tuple[object, str]] = [
-        (None, "required"),
-        (7, "required"),
-        *[(t, "malformed") for t in ("x" * 256, " x", "a\nb")],
-    ]
-    for task, code in cases:
-        with raises(InvalidJob, ("task", code)):
-            put(connection, task=task)
-
-
 def test_removed(connection: Connection, sql: Sql) -> None:
     put(connection)
     for n in range(1, 8):

@@ -129,12 +129,6 @@ def odd() -> Any:
     return object()
 
 
-@app.task(name="results.large", shared=False)
-def large(size: int) -> str:
-    """Returns a text of so many characters."""
-    return "x" * size
-
-
 @app.task(name="results.echo", shared=False)
 def echo(value: Any) -> Any:
     return value
