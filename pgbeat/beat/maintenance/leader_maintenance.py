@@ -40,6 +40,8 @@ _GROUPS = 10.0
 _PRUNE, _PAUSE = 60.0, 0.1
 #: Seconds after a take-over without pruning, whose first round takes up to a tenth of one.
 _CALM = 1.0
+#: Seconds for which pruning waits for a moment without launches.
+_LAUNCHES_FIRST = 2.0
 #: Seconds until the next attempt where the broker is away, and where something is locked.
 _PATIENCE, _BUSY = 5.0, 0.1
 #: Seconds between two looks for jobs that can't be read, after errors that rows brought about.
@@ -68,7 +70,8 @@ class LeaderMaintenance:
         self._lanes: dict[tuple[str, str], float] = {}
         #: Those of them in which to look at all keys, which takes long if these are many.
         self._whole: set[tuple[str, str]] = set()
-        self._rescue_at = self._groups_at = self._prune_at = 0.0
+        self._rescue_at = self._groups_at = 0.0
+        self._prune_at = time.monotonic()
         self._away_until = 0.0
         #: Whether something failed for what rows hold, and when to look for such rows.
         self._has_bad_rows, self._unreadable_at = False, 0.0
@@ -122,7 +125,7 @@ class LeaderMaintenance:
             self._try("jobs that can't be read", lambda: self._fail_unreadable(connection))
         for task in self._background:  # in threads of their own
             task.step(now)
-        if is_idle and now >= self._prune_at:
+        if now >= self._prune_at + (0.0 if is_idle else _LAUNCHES_FIRST):
             delay = self._try("retention", lambda: self._prune(connection))
             if delay is not None:
                 self._prune_at = time.monotonic() + delay

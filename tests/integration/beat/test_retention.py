@@ -18,6 +18,7 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from tests.support import old_rows
 from tests.support.old_rows import audited, jobs, left, schedule, ticks
+from tests.support.processes import until
 from tests.support.rows import (
     Sql,
     ago,
@@ -331,3 +332,16 @@ def test_an_idle_beat_goes_on_until_the_round_is_finished(
     # No look deletes more than a batch, so none delays what is due for long.
     assert looks >= 20_000 / retention.BATCH
     assert left > 10_000
+
+
+def test_a_beat_that_is_never_idle_prunes_too(beat: Beat, sql: Sql) -> None:
+    long_ago = ago(sql, "1 year")
+    make_job(sql, "completed", created_at=long_ago, started_at=long_ago, finished_at=long_ago)
+    make_schedule(sql, every="1 microsecond", due="0")
+    scheduler = beat()
+
+    def is_gone() -> bool:
+        scheduler.tick()
+        return sql("SELECT count(*) FROM pgbeat.jobs WHERE schedule_id IS NULL") == [(0,)]
+
+    until(is_gone, 30)
