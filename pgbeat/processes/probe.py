@@ -4,10 +4,11 @@ A probe runs every few seconds beside the process that it asks, so this module i
 nothing, and what asks the database only for that.
 """
 
+import fcntl
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,10 +57,21 @@ def heard(role: str) -> list[Heard]:
             continue
         try:
             with open(f"{folder()}/{name}") as file:
-                found.append(Heard(int(pid), time.monotonic() - float(file.read())))
+                age = time.monotonic() - float(file.read())
+                if age <= STALE or _is_locked(file):
+                    found.append(Heard(int(pid), age))
         except (OSError, ValueError):  # it ends, or has not written yet
             continue
     return [each for each in found if each.age >= 0]  # else from before the system's start
+
+
+def _is_locked(file: IO[str]) -> bool:
+    """Returns whether the process that wrote a file is alive; its id may be another's by now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
 
 
 def is_alive(pid: int) -> bool:

@@ -4,6 +4,7 @@ It writes the time into the process's file, and notifies systemd, every few seco
 stuck. `pgbeat health` reads these files (`probe`).
 """
 
+import fcntl
 import logging
 import os
 import socket
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from pgbeat.processes.probe import SUFFIX, folder
 
@@ -37,6 +39,8 @@ class Pulse:
         self.is_busy: Callable[[], bool] = lambda: False
         #: Whether there is a file.
         self._is_shown = False
+        #: The file, locked as long as this process lives: its id may be another's later.
+        self._held: IO[str] | None = None
 
     def turned(self) -> None:
         """Notes that the loop has turned."""
@@ -59,6 +63,8 @@ class Pulse:
             _require_own(self._file.parent)
             self._beat()
             self._is_shown = True
+            self._held = self._file.open()
+            fcntl.flock(self._held, fcntl.LOCK_SH)
         except OSError as error:
             logger.warning(
                 "`pgbeat health --live` can't see this process: %s (PGBEAT_HEALTH_DIR)", error
@@ -72,6 +78,8 @@ class Pulse:
             self._stopped.set()
             if self._is_shown:
                 self._file.unlink(missing_ok=True)
+            if self._held is not None:
+                self._held.close()
 
     def _run(self) -> None:
         while not self._stopped.wait(INTERVAL):

@@ -60,6 +60,19 @@ def test_one_that_hangs_is_not_alive(probed: Processes, role: str) -> None:
     assert health(probed, role)[1].startswith(f"no {role} gives signs of life in")
 
 
+def test_one_that_was_killed_is_forgotten_though_its_id_is_another_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGBEAT_HEALTH_DIR", str(tmp_path / "health"))
+    pulse, sign = Pulse("beat", 60), tmp_path / "health" / f"beat-{os.getpid()}.pulse"
+    pulse.start()
+    sign.write_text(f"{time.monotonic() - 60}\n")
+    assert [one.pid for one in probe.heard("beat")] == [os.getpid()]
+    pulse.stop()
+    sign.write_text(f"{time.monotonic() - 60}\n")  # as SIGKILL leaves it
+    assert probe.heard("beat") == []
+
+
 @pytest.mark.parametrize("role", ["beat", "worker"])
 def test_one_without_its_database_is_alive_but_not_ready(probed: Processes, role: str) -> None:
     """A restart would not bring the database back."""
