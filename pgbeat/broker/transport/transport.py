@@ -157,6 +157,13 @@ class Transport(virtual.Transport):
         """Returns whether the connection is alive, as far as known."""
         return self._session is None or self._session.is_alive()
 
+    def qos_semantics_matches_spec(self, connection: Any) -> bool:
+        """Returns false, for a prefetch limit that changes while its channel consumes.
+
+        Celery takes true for a limit of each consumer, which can't change.
+        """
+        return False
+
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
         """Returns the URL for people, by default without its password."""
         url = self.url.set(drivername="postgresql")

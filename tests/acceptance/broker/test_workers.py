@@ -152,6 +152,23 @@ def test_prefetch_is_exact(
 
 
 @pytest.mark.slow
+def test_prefetch_is_reduced_while_tasks_outlast_their_connection(
+    transport_workers: TransportWorkers,
+) -> None:
+    """As `worker_enable_prefetch_count_reduction` says."""
+    worker = start(transport_workers, "prefork")
+    running = [transport_workers.send("hold", "a") for _ in range(2)]
+    transport_workers.await_started(running)
+    transport_workers.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE classid = 1885823587"
+    )
+    worker.says("Temporarily reducing the prefetch count to 4")
+    transport_workers.open("a")
+    run_some(transport_workers)
+    worker.says("restored to the maximum of 8")
+
+
+@pytest.mark.slow
 def test_delayed_tasks_are_no_load(transport_workers: TransportWorkers) -> None:
     """A hundred thousand with an ETA in an hour: not in a worker's memory, there after it."""
     worker = start(transport_workers, "prefork", 1)
