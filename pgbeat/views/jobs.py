@@ -1,7 +1,8 @@
 """Jobs, executions, their progress, traces, logs and statistics."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -26,13 +27,20 @@ HIDDEN = {"schedule_id", "position", "fair_key", "message", "canvas", "keeps_id"
 
 #: What is shown instead of JSON that is nested too deeply.
 _IF_DEEP: View = {"args": None, "kwargs": None, "options": {}, "metadata": {}, "resources": {}}
+#: What arguments are, unless SQL or a message's producer wrote others; these can't be shown.
+_KINDS: dict[str, Any] = {"args": list | tuple, "kwargs": Mapping}
 _OF_CHAIN = ("id", "state", "attempt", "created_at", "error")
 
 
 def job(row: Job) -> View:
     """Returns a job."""
     columns = {name: value for name, value in row._asdict().items() if name not in HIDDEN}
-    return readable(columns, _IF_DEEP) | {"waits_for_event": row.waits_for_event}
+    shown = readable(columns, _IF_DEEP) | {"waits_for_event": row.waits_for_event}
+    amounts = shown["resources"].items()
+    return shown | {
+        **{name: None for name, kind in _KINDS.items() if not isinstance(shown[name], kind)},
+        "resources": {name: number for name, number in amounts if isinstance(number, int | float)},
+    }
 
 
 def listed(connection: Connection, rows: Sequence[Job], redactor: Redactor) -> list[View]:

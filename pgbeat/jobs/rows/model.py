@@ -150,7 +150,8 @@ class Job(NamedTuple):
         if self.state != "scheduled" or self.dispatched_at is not None:
             return None
         waits_for = self.message.get("waits_for") if isinstance(self.message, Mapping) else None
-        return None if waits_for is None else waits_for["key"]
+        key = waits_for.get("key") if isinstance(waits_for, Mapping) else None
+        return key if isinstance(key, str) else None
 
     @property
     def audited(self) -> tuple[str, str, dict[str, Any]]:

@@ -246,10 +246,9 @@ def retry(
     if job.state not in ("failed", "cancelled", "skipped"):
         hint = "make a new job of the same task" if job.has_ended else "it has not ended"
         raise InvalidTransition.of(job.id, job.state, "retried", hint)
-    if job.args is None:
-        raise InvalidJob.of(
-            "", "malformed", f"job {job.id} can't be retried: its arguments were not JSON"
-        )
+    if not isinstance(job.args, list) or not isinstance(job.kwargs or {}, dict):
+        message = f"job {job.id} can't be retried: its arguments were not JSON of a call"
+        raise InvalidJob.of("", "malformed", message)
     coming = _lock_coming(connection, job)
     forgotten: dict[str, Any] = {}
     if from_step is not None:

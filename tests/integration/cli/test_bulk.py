@@ -41,7 +41,7 @@ def test_it_asks_and_then_says_what_was_done(app: Celery, sql: Sql) -> None:
     assert messages(sql) == []
     yes = run_with(app, "jobs", "retry", "--state", "failed", answer="y\n")
     assert "Retried 2 jobs. Left 1 alone:\n" in yes.stdout
-    assert "its arguments were not JSON" in yes.stdout
+    assert "its arguments were not JSON of a call" in yes.stdout
     assert len(messages(sql)) == 2
 
 

@@ -6,7 +6,7 @@ from psycopg.types.json import Jsonb
 
 from tests.support.command_line import Sql
 from tests.support.rows import make_job, make_schedule
-from tests.support.web import Web, done, problem
+from tests.support.web import Web, done, errors, problem
 from tests.web.api.made_jobs import NOBODY, audited, make, tell
 from tests.web.api.test_permissions import TABLE
 
@@ -116,6 +116,20 @@ def test_executions(web: Web, alice: Any) -> None:
     problem(web.other.get(f"/executions/{run}"), 404)
     assert done(web.admin.get(f"/executions/{run}"))["id"] == run
     problem(alice.get(f"/executions/{NOBODY}"), 404)
+
+
+def test_a_job_is_listed_whatever_its_row_holds(web: Web, alice: Any, sql: Sql) -> None:
+    """A role that makes jobs, or a message that gets one, may write what no call has."""
+    odd = {"args": {"a": 1}, "kwargs": [1], "resources": {"gpu": None}}
+    ids = [make_job(sql, "failed", **{name: Jsonb(value)}) for name, value in odd.items()]
+    ids.append(make_job(sql, "scheduled", run_at="tomorrow", message=Jsonb({"waits_for": 5})))
+    for client in (web.admin, alice):
+        shown = {job["id"]: job for job in done(client.get("/jobs"))["jobs"]}
+        assert [shown[key][name] for key, name in zip(ids, odd, strict=False)] == [None, None, {}]
+        assert shown[ids[-1]]["waits_for_event"] is None
+    for key in ids[:2]:
+        assert errors(web.admin.post(f"/jobs/{key}/retry")) == [("", "malformed")]
+    assert done(web.admin.post(f"/jobs/{ids[2]}/retry"))["retry_of"] == ids[2]
 
 
 def test_a_list_ends_with_a_megabyte_of_arguments(web: Web, alice: Any, sql: Sql) -> None:
