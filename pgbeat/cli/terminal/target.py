@@ -27,7 +27,6 @@ from pgbeat.cli.terminal.failures import BadInput
 from pgbeat.cli.terminal.options import adding
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
-from pgbeat.database.migrations import migrate
 from pgbeat.errors import InvalidSchedule
 from pgbeat.integrations.django import follow_apps
 from pgbeat.jobs.messages import queue_routes
@@ -274,6 +273,8 @@ class Target:
         They are made by the actor, or else by the user of this process. Raises `SchemaError` on a
         schema that doesn't admit this program.
         """
+        from pgbeat.database.migrations import migrate
+
         with self.session() as connection:
             migrate.check(connection, reads_schedules=True)
             yield UnitOfWork(
