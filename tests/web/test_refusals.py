@@ -182,7 +182,7 @@ CASES: dict[str, list[Case]] = {
         Case(OWN, "job_policy.retry_cap", "out_of_range"),
         Case({"job_policy": {"resources": {"gpu": -1}}}, "job_policy.resources"),
         Case({"description": "\0"}, "description"),
-        Case({"kwargs": {"x": "\0"}}, "", "invalid", "api page"),
+        Case({"kwargs": {"x": "\0"}}, "kwargs", faces="api page"),
         Case({**STATEMENT, "kwargs": {"role": "postgres"}}, "kwargs.role", "unknown"),
         Case({**STATEMENT, "args": ["SELECT 1", "postgres"]}, "kwargs.role", "unknown"),
         Case({**STATEMENT, "kwargs": {"timeout": "1 hour"}}, "kwargs.timeout", "out_of_range"),
@@ -261,9 +261,10 @@ def by_cli(web: Web, noun: str, command: str, values: dict[str, Any]) -> Problem
     """Returns the problems that a command finds; what click itself refuses is malformed."""
     result = ask_cli(web, noun, command, values)
     assert result.exit_code in (1, 2), result.output
-    if result.stdout:
-        found = json.loads(result.stdout)["error"]["problems"]
+    found = json.loads(result.stdout)["error"]["problems"]
+    if "Usage:" not in result.stderr:
         return [(each["field"].rpartition(".")[2], each["code"]) for each in found]
+    assert found[0]["field"] and found[0]["code"] in ("malformed", "required")
     [flag] = re.findall(r"(?:Invalid value for|Missing option) '--([\w-]+)'", result.stderr)
     names = OPTIONS.get(flag, (flag.removeprefix("job-").replace("-", "_"),))
     return [(next(name for name in names if name in values or len(names) == 1), "malformed")]

@@ -70,7 +70,11 @@ def as_json(error: Exception, sentence: click.ClickException) -> dict[str, Any]:
     code = InvalidInput.code if is_refused else code_of(error) or "error"
     message = sentence.format_message()
     problems: Iterable[Problem] = [Problem("", code, message)]
-    if isinstance(error, PgbeatError):
+    if isinstance(error, click.BadParameter):
+        kind = "required" if isinstance(error, click.MissingParameter) else "malformed"
+        name = error.param.name if error.param else str(error.param_hint or "").strip("'-")
+        problems = [Problem((name or "").replace("-", "_"), kind, message)]
+    elif isinstance(error, PgbeatError):
         code, problems = error.code, error.problems
     listed = [problem._asdict() for problem in problems]
     return {"error": {"code": code, "message": message, "problems": listed}}
