@@ -53,6 +53,22 @@ def storable_json(value: Any) -> str:
     return written
 
 
+def shown(written: str | bytes) -> Any:
+    """Returns the value of JSON as it can be sent: halves of surrogate pairs are replaced.
+
+    Raises `ValueError` if it is no JSON, or nested too deeply.
+    """
+    try:
+        value = json.loads(written)
+    except RecursionError:
+        value = TooDeep()
+    if is_deep(value):
+        raise ValueError(f"it is nested more than {DEEPEST} deep")
+    if is_storable(value):
+        return value
+    return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+
+
 def later(moment: datetime, span: timedelta) -> datetime:
     """Returns the time so much later, or the last one that can be kept."""
     return moment + min(span, LATEST - moment)

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, func, select
 
 from pgbeat.database.tables import results
-from pgbeat.results import values
-from pgbeat.storable import is_storable
+from pgbeat.storable import is_storable, shown
 
 _JSON = "application/json"
 
@@ -79,6 +78,6 @@ def _value(body: bytes | None, content_type: str) -> tuple[Any, bool]:
     if content_type != _JSON:
         return None, False
     try:
-        return values.shown(body), True
+        return shown(body), True
     except ValueError:  # compressed, or too deep
         return None, False

@@ -10,7 +10,7 @@ from kombu.serialization import dumps, loads, prepare_accept_content
 from kombu.utils import json as kombu_json
 
 from pgbeat.results.rows import Encoded
-from pgbeat.storable import DEEPEST, TooDeep, is_deep, is_storable, storable_json
+from pgbeat.storable import storable_json
 
 #: Decompresses a value's body. Of celery 5.7; before it none is compressed.
 decompressed: Callable[[bytes], bytes] = getattr(
@@ -41,22 +41,6 @@ def as_json(value: Any) -> str:
     Raises `TypeError`, `ValueError` or `RecursionError` otherwise.
     """
     return storable_json(json.loads(kombu_json.dumps(value)))
-
-
-def shown(written: str | bytes) -> Any:
-    """Returns the value of JSON as it can be sent: halves of surrogate pairs are replaced.
-
-    Raises `ValueError` if it is no JSON, or nested too deeply.
-    """
-    try:
-        value = json.loads(written)
-    except RecursionError:
-        value = TooDeep()
-    if is_deep(value):
-        raise ValueError(f"it is nested more than {DEEPEST} deep")
-    if is_storable(value):
-        return value
-    return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
 
 
 def from_json(text: str) -> Any:

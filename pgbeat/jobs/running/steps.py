@@ -15,7 +15,7 @@ from pgbeat.database import connections, privileges, sql
 from pgbeat.errors import InvalidInput, InvalidJob, SchemaError
 from pgbeat.jobs.rows.model import Job
 from pgbeat.results.rows import Encoded
-from pgbeat.results.values import shown
+from pgbeat.storable import shown
 from pgbeat.suggest import did_you_mean
 
 Kind = Literal["step", "sleep", "wait"]
