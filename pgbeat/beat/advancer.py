@@ -8,6 +8,7 @@ from pgbeat.beat.evaluator import Evaluator
 from pgbeat.config import Settings
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs.running.task_exceptions import Skip
+from pgbeat.schedules import policies
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Tick
 
@@ -96,8 +97,8 @@ class Advancer:
         It is disabled without a next time if nothing is left to do.
         """
         row = evaluation.schedule
-        if row.max_runs is not None and row.run_count + launched >= row.max_runs:
-            return None, f"launched {row.run_count + launched} times (max_runs)"
+        if reason := policies.used_up(row, launched):
+            return None, reason
         if evaluation.snooze is not None or row.after is not None:
             at = now if evaluation.snooze is None else self._snoozed(evaluation.snooze, now)
             if row.ends_at is not None and at > row.ends_at:

@@ -154,11 +154,12 @@ def outside_window(row: Schedule, due_at: datetime, now: datetime) -> Iterator[s
 _UTC = "%Y-%m-%d %H:%M:%S%z"
 
 
-def used_up(row: Schedule) -> str | None:
-    """Returns that the schedule was launched as often as it may be, or `None`."""
-    if row.max_runs is None or row.run_count < row.max_runs:
+def used_up(row: Schedule, more: int = 0) -> str | None:
+    """Returns that the schedule was launched as often as it may be, with `more` launches, if so."""
+    count = row.run_count + more
+    if row.max_runs is None or count < row.max_runs:
         return None
-    return f"launched {row.run_count} times (max_runs)"
+    return f"launched {count} times (max_runs)"
 
 
 def too_soon(row: Schedule, now: datetime) -> str | None:
