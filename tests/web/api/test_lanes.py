@@ -1,12 +1,12 @@
 """`/lanes` and `/direct`: limits set, held, let go, deleted; tasks run here and now."""
 
-import threading
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from celery import Celery
 
+from pgbeat.web.api.jobs.direct import EACH, MOST
 from tests.support.command_line import Sql
 from tests.support.rows import insert, make_lane
 from tests.support.web import Web, done, errors, problem
@@ -117,8 +117,13 @@ def test_a_bad_direct_execution_runs_nothing(web: Web, admin: Any, sql: Sql) -> 
     assert sql("SELECT 1 FROM pgbeat.reservations") == []
 
 
-def test_so_many_at_once_and_no_more(web: Web, sql: Sql) -> None:
-    web.app.state.pgbeat_direct = threading.BoundedSemaphore(1)
-    web.app.state.pgbeat_direct.acquire()
+def test_so_many_at_once_and_no_more(web: Web, admin: Any, sql: Sql) -> None:
     make_lane(sql, "l", 1)
-    assert "are under way in this process" in run(web.user, args=[1], status=503)
+    web.app.state.pgbeat_direct = under_way = ["user:alice"] * EACH
+    assert "user:alice has 4 direct executions under way" in run(web.user, args=[1], status=503)
+    assert run(admin, args=[1], kwargs={"y": 1})["result"] == 2
+    under_way[:] = ["user:bob"] * (MOST - 1)
+    assert run(web.user, args=[1], kwargs={"y": 1})["result"] == 2
+    under_way.append("user:bob")
+    assert "are under way in this process" in run(admin, args=[1], status=503)
+    assert under_way == ["user:bob"] * MOST

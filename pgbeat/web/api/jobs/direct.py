@@ -1,7 +1,6 @@
 """`/direct/{task}`: runs a task in this process, in the next free slot of a lane."""
 
 import json
-import threading
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -20,8 +19,8 @@ from pgbeat.web.calls import TheCall, WebCall
 
 router = APIRouter(prefix="/direct", tags=["direct execution"])
 
-#: How many direct executions a process runs at once, or has waiting for a slot.
-MOST = 16
+#: How many direct executions a process runs at once, or has waiting for a slot, and one user in it.
+MOST, EACH = 16, 4
 _LONGEST = timedelta(minutes=10)
 
 
@@ -67,14 +66,18 @@ async def run_direct(
     """
     state = call.request.app.state
     if not hasattr(state, "pgbeat_direct"):
-        state.pgbeat_direct = threading.BoundedSemaphore(MOST)
-    free: threading.BoundedSemaphore = state.pgbeat_direct
-    if not free.acquire(blocking=False):
+        state.pgbeat_direct = []
+    under_way: list[str] = state.pgbeat_direct
+    caller = call.caller
+    if len(under_way) >= MOST:
         raise NoSlot(f"{MOST} direct executions are under way in this process; try again")
+    if caller.is_restricted and under_way.count(caller.name) >= EACH:
+        raise NoSlot(f"{caller.name} has {EACH} direct executions under way; wait for one of them")
+    under_way.append(caller.name)
     try:
         return await anyio.to_thread.run_sync(_run, call, task, body, limiter=CapacityLimiter(1))
     finally:
-        free.release()
+        under_way.remove(caller.name)
 
 
 def _run(call: WebCall, task: str, body: DirectRun) -> DirectDone:
