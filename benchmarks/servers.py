@@ -106,10 +106,24 @@ class RabbitMQ(_Server):
         return cls._script() is not None and shutil.which("epmd") is not None
 
     def _start(self, stack: ExitStack) -> tuple[subprocess.Popen[bytes], str]:
-        script = self._script()
-        assert script
-        port, distribution, mapper = free_ports(3)
         folder = Path(stack.enter_context(_folder("pgbeat-bench-rabbitmq-")))
+        (port,) = free_ports(1)
+        argv, environment = self.command(folder, folder / "mnesia", port)
+        # It writes what it dumps when it is killed into its working directory.
+        process = started(stack, argv, folder, environment)
+        wait_for_port(process, port, 60, "rabbitmq-server")
+        return process, f"amqp://guest:guest@127.0.0.1:{port}//"
+
+    @classmethod
+    def command(cls, folder: Path, data: Path, port: int) -> tuple[list[str], dict[str, str]]:
+        """The server's command and its environment.
+
+        Messages are in `data`, all else in `folder`. Its port mapper is its child; Erlang would
+        start one that outlives it.
+        """
+        script = cls._script()
+        assert script
+        distribution, mapper = free_ports(2)
         (folder / "enabled_plugins").write_text("[].\n")
         (folder / "advanced.config").write_text("[].\n")
         (folder / "rabbitmq.conf").touch()
@@ -127,7 +141,7 @@ class RabbitMQ(_Server):
             "RABBITMQ_NODE_PORT": str(port),
             "RABBITMQ_DIST_PORT": str(distribution),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _LOOPBACK_ONLY,
-            "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+            "RABBITMQ_MNESIA_BASE": str(data),
             "RABBITMQ_LOG_BASE": str(folder / "log"),
             "RABBITMQ_SCHEMA_DIR": str(folder / "schema"),
             "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "config"),
@@ -139,12 +153,8 @@ class RabbitMQ(_Server):
             # The script becomes the server, with no shell between us.
             "RUNNING_UNDER_SYSTEMD": "1",
         }
-        # Erlang would start one that outlives it.
-        started(stack, ["epmd", "-port", str(mapper), "-address", "127.0.0.1"], folder, environment)
-        # It writes what it dumps when it is killed into its working directory.
-        process = started(stack, [script], folder, environment)
-        wait_for_port(process, port, 60, "rabbitmq-server")
-        return process, f"amqp://guest:guest@127.0.0.1:{port}//"
+        both = f'epmd -port {mapper} -address 127.0.0.1 & exec "$0"'
+        return ["sh", "-c", both, script], environment
 
 
 def _folder(prefix: str) -> tempfile.TemporaryDirectory[str]:

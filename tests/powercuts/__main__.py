@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 
 from tests.powercuts import filesystem
-from tests.powercuts.cases import BUILDS, CASES, GATE, JOURNALS, POSTGRES
+from tests.powercuts.cases import BUILDS, CASES, GATE, JOURNALS, NATIVE, POSTGRES
 from tests.powercuts.machine import PROGRAMS, Host, Machine, NotStarted, image
 from tests.support.processes import Process
 
@@ -101,6 +101,7 @@ class Attack:
             self._load(1)  # until both work
             (self._folder / GATE).unlink()
             self._check()
+            os.sync()  # RabbitMQ doesn't start without the files of queues, which it doesn't flush
             while self._result.cuts < self._given.cuts:
                 self._load(share * self._chance.uniform(0.8, 1.2))
                 self._cut()
@@ -242,6 +243,8 @@ def main() -> int:
     programs = filesystem.PROGRAMS if given.filesystem else PROGRAMS
     if missing := [program for program in programs if shutil.which(program) is None]:
         parser.error(f"not in PATH: {', '.join(missing)}; Debian has them")
+    if not given.filesystem and (native := NATIVE.intersection(given.names)):
+        parser.error(f"the machine has no {', '.join(sorted(native))}: add --filesystem")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with all that was started
     folder = Path(tempfile.mkdtemp(prefix="powercuts-"))
     print(f"seed {given.seed}, folder {folder}", flush=True)

@@ -70,6 +70,10 @@ def _redis(*arguments: str) -> Case:
     return Case(("redis", *arguments), "redis://{}/0", lambda place: _AGAIN)
 
 
+def _rabbitmq(**options: bool) -> Case:
+    return Case(("rabbitmq",), "amqp://guest:guest@{}//", lambda place: options)
+
+
 CASES = {
     "pgbeat": _pgbeat(),
     "pgbeat-unflushed": _pgbeat(*_UNFLUSHED),
@@ -78,7 +82,11 @@ CASES = {
     "redis-always": _redis("--appendonly", "yes", "--appendfsync", "always"),
     "redis-everysec": _redis("--appendonly", "yes", "--appendfsync", "everysec"),
     "redis-snapshots": _redis(),
+    "rabbitmq-confirms": _rabbitmq(confirm_publish=True),
+    "rabbitmq": _rabbitmq(),
 }
+#: Those whose server the emulated machine doesn't have.
+NATIVE = {"rabbitmq-confirms", "rabbitmq"}
 
 
 def _acknowledge_early() -> None:

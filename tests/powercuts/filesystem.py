@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.servers import RabbitMQ
 from tests.powercuts.machine import Host
 from tests.support.processes import Process, until
 
@@ -43,20 +44,27 @@ class FileSystem(Host):
         subprocess.run(["mke2fs", "-q", "-t", "ext4", self._image], check=True)
         self._root.mkdir()
         self._mount()
-        make = {"postgres": self._postgres, "redis": self._redis}[server[0]]
-        self._command = [*make(str(self._address[1])), *server[1:]]
+        self._env = dict(os.environ)
+        makes = {"postgres": self._postgres, "redis": self._redis, "rabbitmq": self._rabbitmq}
+        self._command = [*makes[server[0]](self._address[1]), *server[1:]]
 
-    def _postgres(self, port: str) -> list[str]:
+    def _postgres(self, port: int) -> list[str]:
         data, programs = self._root / "data", max(Path("/usr/lib/postgresql").glob("*/bin"))
         subprocess.run(["install", "-d", "-o", "postgres", data], check=True)
         options = ("-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "-D", data)
         subprocess.run(
             (*_AS_POSTGRES, programs / "initdb", *options), check=True, stdout=subprocess.DEVNULL
         )
-        return [*_AS_POSTGRES, f"{programs}/postgres", "-D", str(data), "-p", port, "-k", ""]
+        return [*_AS_POSTGRES, f"{programs}/postgres", "-D", str(data), "-p", str(port), "-k", ""]
 
-    def _redis(self, port: str) -> list[str]:
-        return ["redis-server", "--port", port, "--dir", str(self._root)]
+    def _redis(self, port: int) -> list[str]:
+        return ["redis-server", "--port", str(port), "--dir", str(self._root)]
+
+    def _rabbitmq(self, port: int) -> list[str]:
+        home = self._image.with_name("home")
+        home.mkdir()
+        command, self._env = RabbitMQ.command(home, self._root / "mnesia", port)
+        return command
 
     def _mount(self) -> None:
         subprocess.run(["mount", "-o", "loop", self._image, self._root], check=True)
@@ -64,7 +72,7 @@ class FileSystem(Host):
     def _start(self, log: Path) -> Process:
         if not self._root.is_mount():
             self._mount()
-        return Process(self._command, log, dict(os.environ))
+        return Process(self._command, log, self._env)
 
     def cut(self, kept: float, chance: random.Random) -> tuple[int, int]:
         # An fsync that is under way may succeed afterwards, in vain: nobody may learn that.

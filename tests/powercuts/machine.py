@@ -33,6 +33,7 @@ _STARTUP = b"\0\3\0\0user\0postgres\0\0"
 _SERVERS = {
     "postgres": _Server(5432, struct.pack(">I", 4 + len(_STARTUP)) + _STARTUP, b"R"),
     "redis": _Server(6379, b"PING\r\n", b"+"),
+    "rabbitmq": _Server(5672, b"AMQP\0\0\x09\1", b"\1"),
 }
 
 
