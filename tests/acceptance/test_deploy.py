@@ -25,9 +25,9 @@ from pgbeat.cli.operations.health import health_command
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.database.migrations import migrate
-from pgbeat.monitoring.metrics import prometheus
+from pgbeat.monitoring.metrics import counters, prometheus
 from pgbeat.monitoring.metrics.counters import CounterValue, add
-from pgbeat.monitoring.metrics.families import FAMILIES
+from pgbeat.monitoring.metrics.families import FAMILIES, histogram
 from pgbeat.version import __version__
 from tests.support.databases import connected, statements
 from tests.support.processes import ROOT
@@ -408,6 +408,13 @@ def test_alerts_ask_for_what_there_is(exposed: dict[str, set[str]]) -> None:
     rules = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())
     for rule in rules["groups"][0]["rules"]:
         _check(rule["expr"], exposed)
+
+
+def test_alerts_ask_for_buckets_that_there_are() -> None:
+    rules = (DEPLOY / "prometheus" / "rules.yml").read_text()
+    lateness = histogram("pgbeat_tick_lateness_seconds", counters.LATENESS, ())
+    edges = {sample.labels.get("le") for sample in lateness.samples}
+    assert set(re.findall(r"pgbeat_tick_lateness_seconds_bucket\{le=\"(.*?)\"", rules)) <= edges
 
 
 def test_promql_of_the_dashboard_is_well_formed(tmp_path: Path) -> None:
