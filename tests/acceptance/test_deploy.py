@@ -265,6 +265,14 @@ def test_units_name_what_there_is(unit: Path) -> None:
     assert "--loglevel INFO" in command or "pgbeat web" in command or "flower" in command
 
 
+def test_a_shell_reads_the_environment_as_units_do(tmp_path: Path) -> None:
+    example = (DEPLOY / "systemd" / "pgbeat.env.example").read_text()
+    file = tmp_path / "pgbeat.env"
+    file.write_text(example.replace("CHANGE-ME", "a$b&c%d"))
+    read = run("sh", "-c", f"set -a; . {file}; printenv PGBEAT_URL FLOWER_BASIC_AUTH")
+    assert read.stdout.count(":a$b&c%d") == 2, read.stderr
+
+
 # -- Prometheus
 
 
