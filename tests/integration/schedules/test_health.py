@@ -125,6 +125,9 @@ def test_decisions_that_fail_and_those_that_do_not_come(connection: Connection, 
     assert health(connection).code == "late"
     sql("UPDATE pgbeat.schedules SET paused_at = now()")
     assert health(connection).code == "new"
+    add(sql, "without retries", enabled=False, max_retries=0, retry_count=1)
+    found = health(connection, "without retries")
+    assert found.code == "launch_failing" and "1 of 1 times" in found.summary
 
 
 def test_skipping_says_since_when_and_why(connection: Connection, sql: Sql) -> None:
