@@ -214,9 +214,11 @@ def test_pods_reach_only_what_values_name(everything: Manifests) -> None:
 
 
 def test_workers_are_scraped_where_they_listen(everything: Manifests, tmp_path: Path) -> None:
-    (endpoint,) = everything["PodMonitor", "shop-pgbeat-workers"]["spec"]["podMetricsEndpoints"]
+    monitor = everything["PodMonitor", "shop-pgbeat-workers"]["spec"]
+    assert "jobLabel" not in monitor  # alerts take the job `pgbeat` for the web side
+    (endpoint,) = monitor["podMetricsEndpoints"]
     policy = everything["NetworkPolicy", "shop-pgbeat-workers"]["spec"]
-    by = everything["PodMonitor", "shop-pgbeat-workers"]["spec"]["selector"]
+    by = monitor["selector"]
     assert policy["podSelector"] == by
     (rule,) = policy["ingress"]
     assert rule["ports"] == [{"port": endpoint["port"]}]
