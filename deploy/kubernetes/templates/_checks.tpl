@@ -29,7 +29,7 @@
 {{- $_ := set $names .name true }}
 {{- if and (eq .pool "solo") (ne (int .concurrency) 1) }}{{ fail (printf "worker %q: the pool solo runs one task at a time; set concurrency to 1" .name) }}{{ end }}
 {{- if .softShutdownSeconds }}
-{{- if ne .pool "prefork" }}{{ fail (printf "worker %q: softShutdownSeconds needs the pool prefork: %s can't stop a running task" .name .pool) }}{{ end }}
+{{- if ne .pool "prefork" }}{{ fail (printf "worker %q: softShutdownSeconds needs the pool prefork, not %s" .name .pool) }}{{ end }}
 {{- $least := add .softShutdownSeconds 30 }}
 {{- if lt (int .terminationGracePeriodSeconds) (int $least) }}{{ fail (printf "worker %q: terminationGracePeriodSeconds must be at least softShutdownSeconds + 30 (%d)" .name $least) }}{{ end }}
 {{- end }}
