@@ -25,8 +25,8 @@ from pgbeat.views import broker as views
 def workers_command(target: Target, ctx: click.Context) -> None:
     """Show the workers; shut one down, or change its pool or queues.
 
-    Without a command: how many executions each runs, its queues, CPU and memory. Only workers whose
-    app imports pgbeat are known. The JSON of orders has `worker` and `reply`.
+    Without a command: how many executions each runs, its queues, CPU and memory. Only workers
+    that track executions are known. The JSON of orders has `worker` and `reply`.
     """
     if ctx.invoked_subcommand is not None:
         if printing.is_json():
@@ -40,7 +40,7 @@ def workers_command(target: Target, ctx: click.Context) -> None:
         cells_of=lambda row: _cells(row, now),
         names={"worker"},
         folding={"queues"},
-        none="There are no workers whose app imports pgbeat; `celery -A APP worker` starts one.",
+        none="There are no workers that track; `celery -A APP worker` starts one.",
     )
 
 

@@ -290,8 +290,7 @@ def _workers(connection: Connection, settings: Settings) -> Iterator[Check]:
             "workers",
             "unknown",
             "no worker records executions",
-            "Start one. Workers whose app doesn't import pgbeat, or whose pgbeat_track is off, "
-            "can't be seen.",
+            "Start one. Workers without pgbeat, or whose pgbeat_track is off, can't be seen.",
         )
     yield _tasks(connection, settings)
 

@@ -77,3 +77,4 @@ def test_what_a_request_sends_commits_with_its_rows(shop: Processes, sql: Sql) -
         "(confirm_first.s(4) | confirm.si(5))().get(timeout=30)",
     )
     until(lambda: orders(sql) == [(n, True) for n in range(1, 6)])
+    assert sql("SELECT state FROM pgbeat.executions") == [("completed",)]
