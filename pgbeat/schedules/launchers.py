@@ -325,8 +325,7 @@ def launcher(name: str, /) -> Callable[[L], L]: ...
 def launcher(cls_or_name: Any, /) -> Any:
     """Registers a `Launcher` under its class name, or under a name: `@launcher("name")`.
 
-    Beat imports the modules called `launchers` beside the app's `tasks`, by Celery's
-    autodiscovery.
+    Beat must import its module, as by `app.autodiscover_tasks(["proj"], related_name="launchers")`.
     """
     return plugins.register(_registry, Launcher, "launcher", cls_or_name)
 

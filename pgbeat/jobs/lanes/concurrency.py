@@ -167,7 +167,7 @@ def concurrency_policy(name: str, /) -> Callable[[P], P]: ...
 def concurrency_policy(cls_or_name: Any, /) -> Any:
     """Registers a `ConcurrencyPolicy` under its class name, or under the name given.
 
-    The app's workers and its beat must import the module that has
+    All of the app's workers, its beat and what submits jobs must import the module that has
     `@concurrency_policy` or `@concurrency_policy("name")`.
     """
     return plugins.register(_registry, ConcurrencyPolicy, "concurrency_policy", cls_or_name)

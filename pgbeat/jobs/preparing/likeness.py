@@ -16,8 +16,9 @@ def complete(
 ) -> JobSpec:
     """Returns a specification, with what it leaves out taken from a job.
 
-    Given keyword arguments and options are added to the job's. The new job has no time, unique key
-    and parents but those that are given. If the job has a template, that says all else of a user's.
+    Given keyword arguments and options are added to the job's. The new job has no time, deadlines,
+    unique key and parents but those that are given. If the job has a template, that says all else
+    of a user's.
     Raises `Forbidden`, with the code `masked`, if the actor doesn't see all that would be taken,
     and `InvalidJob` if the job's arguments were not kept.
     """

@@ -61,9 +61,9 @@ def submit(
     exists if and only if the caller's transaction commits; without it, once this returns.
     `created_by` owns the job: by default the login name of the process.
 
-    Returns the job, or the unfinished one that has its unique key. Raises `InvalidJob`,
-    `UnknownTask` or `InvalidSchedule` for invalid input, `BrokerUnavailable`, and SQLAlchemy's
-    `OperationalError` while the database is away.
+    Returns the job, or the one that has its unique key. Raises `InvalidJob`, `UnknownTask` or
+    `InvalidSchedule` for invalid input, `NotUnique` if another transaction keeps the key for
+    seconds, `BrokerUnavailable`, and SQLAlchemy's `OperationalError` while the database is away.
     """
     app = app or getattr(task, "app", None) or current_app._get_current_object()
     # A signature is a mapping with a name: only that would be used, and its arguments be lost.

@@ -107,7 +107,7 @@ class JobLike(JobOrder):
 
     like: UUID | None = Field(
         None,
-        description="A job to take all else from, except its time, unique key and parents; "
+        description="A job to take all else from, except its times, unique key and parents; "
         "`kwargs` and `options` are added to that job's.",
     )
 
@@ -129,7 +129,7 @@ class FoundJob(BaseModel):
         description="Since when it is paused, or awaits approval; null if it isn't."
     )
     requires_approval: bool = Field(
-        description="It and its retries run only once an administrator has approved them."
+        description="It and retries by hand wait for an administrator's approval."
     )
     is_blocked: bool = Field(
         description="It waits for others: in its group, the group itself, or what it depends on."
