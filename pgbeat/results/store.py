@@ -14,6 +14,7 @@ from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
+from pgbeat.broker.transport.transport import is_outage
 from pgbeat.config import place
 from pgbeat.database import connections, fence, forks, poolers, server_errors
 from pgbeat.database.locks import batches, lock_waits
@@ -82,7 +83,7 @@ def wait_at_most(working: Joined, seconds: float) -> None:
 
 def is_temporary(error: BaseException) -> bool:
     """Returns whether a transaction may succeed if it is repeated later."""
-    return server_errors.is_passing(error) or batches.is_locked(error)
+    return server_errors.is_passing(error) or batches.is_locked(error) or is_outage(error)
 
 
 class Store:

@@ -6,6 +6,7 @@ and each one for which a template might not give the same bytes.
 """
 
 import json
+import logging
 import os
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from uuid import uuid4
 from celery import Celery
 from celery._state import _get_active_apps
 from kombu import Connection as BrokerConnection
-from kombu.exceptions import EncodeError
+from kombu.exceptions import EncodeError, OperationalError
 from kombu.messaging import Producer
 
 from pgbeat.broker import ports
@@ -33,9 +34,13 @@ from pgbeat.broker.transport import held_messages, transaction_blocks
 from pgbeat.broker.transport.broker import Broker
 from pgbeat.broker.transport.channel import Channel
 from pgbeat.broker.transport.outbox import OutboxConnection
-from pgbeat.broker.transport.transport import Transport
+from pgbeat.broker.transport.transport import Transport, is_outage
 from pgbeat.config import brokers, delays_in_table
 from pgbeat.config.task_options import has_policies, own_policy
+from pgbeat.database import server_errors
+from pgbeat.database.connections import first_line
+
+logger = logging.getLogger("pgbeat.publishing")
 
 #: Options that each message has for itself.
 _OWN = {"task_id", "result_cls", "task_type", "add_to_parent"}
@@ -180,11 +185,28 @@ class TemplateSender:
             self._jobs[name] = known
         return known
 
-    def send_by_celery(self, *args: Any, **options: Any) -> Any:
-        """Sends by the class's own method, whatever that is now: a test may have replaced it."""
+    def send_by_celery(self, name: str, *args: Any, **options: Any) -> Any:
+        """Sends by the class's own method, whatever that is now: a test may have replaced it.
+
+        What a worker's task sends waits for the database as its result does: its work may be done,
+        and the rest of its chain would be lost.
+        """
         method = type(self._app).send_task
         bound = method.__get__(self._app) if hasattr(method, "__get__") else method
-        return bound(*args, **options)
+        if self._app.current_worker_task is None or options.get("retry") is False:
+            return bound(name, *args, **options)
+        options["task_id"] = options.get("task_id") or str(uuid4())
+        try:
+            return bound(name, *args, **options)
+        except OperationalError as error:
+            if not is_outage(error):
+                raise
+        options["retry"] = False  # Celery has tried as often as the app's policy says
+
+        def say(error: BaseException) -> None:
+            logger.warning("Can't send task %s, trying again: %s", name, first_line(error))
+
+        return server_errors.persist(lambda: bound(name, *args, **options), say, is_outage)
 
     def _current_routes(self) -> _Routes | None:
         routes = self._routes

@@ -9,6 +9,7 @@ from queue import Empty
 from typing import Any
 
 import psycopg
+from kombu import exceptions
 from kombu.transport.virtual import base as virtual
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import InterfaceError, OperationalError
@@ -20,7 +21,7 @@ from pgbeat.broker.transport.channel import Channel
 from pgbeat.broker.transport.consuming.session import Session
 from pgbeat.broker.transport.options import Options
 from pgbeat.config import postgres_url, redacted
-from pgbeat.database import connections
+from pgbeat.database import connections, server_errors
 from pgbeat.database.watched import readable
 from pgbeat.errors import SchemaError
 
@@ -28,6 +29,13 @@ from pgbeat.errors import SchemaError
 _SLICE = 0.005
 #: Seconds between two looks by the event loop's timer, in case nothing else wakes it.
 _TICK = 0.5
+
+
+def is_outage(error: BaseException) -> bool:
+    """Returns whether kombu failed because of the database, for a reason that may pass."""
+    cause = error.__cause__
+    is_kombus = isinstance(error, exceptions.OperationalError)
+    return is_kombus and cause is not None and server_errors.is_passing(cause)
 
 
 class Transport(virtual.Transport):

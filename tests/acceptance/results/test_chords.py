@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from celery import chain, chord, group
 
@@ -12,6 +13,7 @@ from pgbeat.config import postgres_url
 from pgbeat.database.migrations import migrate
 from pgbeat.testing.databases import TemporaryServer
 from tests.acceptance.results.conftest import Client, Workers
+from tests.support import roles
 from tests.support.apps.results import STEPS
 from tests.support.processes import until
 from tests.support.rows import Sql
@@ -34,6 +36,31 @@ def test_what_celery_composes(workers: Workers, client: Client) -> None:
     assert chord([inner, add(5, 5)], body())().get(timeout=30) == [[2, 4], 10]
     nested = chord([chain(add(1, 1), group(add(1), add(2))), add(3, 3)], body())
     assert nested().get(timeout=30) == [[3, 4], 6]
+
+
+@pytest.mark.parametrize("kind", ["chain", "chord"])
+def test_what_follows_a_task_waits_for_a_connection(
+    kind: str, workers: Workers, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, body = client.add, client.body
+    canvas = {
+        "chain": lambda: chain(add(1, 1), add(2)),
+        "chord": lambda: chord([add(1, 1), add(2, 2)], body()),
+    }[kind]
+    monkeypatch.setattr(roles, "ARE_USED", True)  # no limit holds for a superuser
+    worker = workers.start("-P", "prefork", "-c", "1", TESTS_SETTINGS='{"task_acks_late": false}')
+    expected = canvas()().get(timeout=30)
+    # The process that runs tasks loses its connection, and there is no other one for a while.
+    (child,) = psutil.Process(worker.pid).children()
+    mine = "FROM pg_stat_activity WHERE application_name ~ %s"
+    ((role, pid),) = workers.sql(f"SELECT usename, pid {mine}", f"^pgbeat transport .*{child.pid}$")
+    workers.sql("SELECT pg_terminate_backend(%s, 5000)", pid)
+    (count,) = workers.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = %s", role)
+    workers.sql(f"ALTER ROLE {role} CONNECTION LIMIT {count[0]}")
+    sent = canvas()()
+    worker.says("trying again", 30)
+    workers.sql(f"ALTER ROLE {role} CONNECTION LIMIT -1")
+    assert sent.get(timeout=30) == expected
 
 
 def test_a_frozen_chord_that_is_applied_twice(workers: Workers, client: Client) -> None:
