@@ -8,7 +8,8 @@ touched AS MATERIALIZED (
     SELECT m.id AS job_id, m.schedule_id AS id FROM mine m WHERE m.schedule_id IS NOT NULL
      UNION
     SELECT m.id, d.id FROM mine m JOIN pgbeat.schedules s ON s.id = m.schedule_id
-           JOIN pgbeat.schedules d ON d.namespace = s.namespace AND d.after = s.name),
+           JOIN pgbeat.schedules d ON d.namespace = s.namespace AND d.after IS NOT NULL
+                AND s.name = ANY (string_to_array(d.after, E'\n'))),
 free_jobs AS MATERIALIZED (
     SELECT id FROM pgbeat.unfinished_jobs WHERE id = ANY (CAST(:ids AS uuid[]))
        FOR NO KEY UPDATE SKIP LOCKED),

@@ -161,19 +161,24 @@ def test_a_snooze_that_only_its_process_knew_counts_as_killed(
     assert attempt.is_fully_noted and not notes.read("w1")
 
 
-def test_the_schedule_that_waits_for_a_job_may_be_locked(
-    fake_workers: FakeWorkers, recorder: Recorder, other: psycopg.Connection
+@pytest.mark.parametrize("after", ["first", "second\nfirst"])
+def test_the_schedule_that_waits_for_jobs_may_be_locked(
+    fake_workers: FakeWorkers, recorder: Recorder, other: psycopg.Connection, after: str
 ) -> None:
-    first = make_schedule(fake_workers.sql, "first", task="x", args="[]")
-    make_schedule(fake_workers.sql, "then", task="x", args="[]", after="first")
-    job_id, free = fake_workers.job(schedule_id=first), fake_workers.job()
+    for name in ("second", "first"):
+        first = make_schedule(fake_workers.sql, name, task="x", args="[]")
+    make_schedule(fake_workers.sql, "then", task="x", args="[]", after=after)
+    locked = [fake_workers.job(schedule_id=first) for _ in range(40)]
+    free = [fake_workers.job() for _ in locked]
     other.execute("UPDATE pgbeat.schedules SET updated_at = now() WHERE name = 'then'")
-    run(recorder, job_id)
-    run(recorder, free)
-    until(lambda: fake_workers.state(free) == "completed", 10)
-    assert fake_workers.state(job_id) in ("pending", "running")
+    with process_recorder.busy:  # so that they are in one batch
+        for pair in zip(locked, free, strict=True):
+            for job_id in pair:
+                run(recorder, job_id)
+    until(lambda: all(fake_workers.state(job_id) == "completed" for job_id in free), 10)
+    assert {fake_workers.state(job_id) for job_id in locked} <= {"pending", "running"}
     other.rollback()
-    until(lambda: fake_workers.state(job_id) == "completed", 10)
+    until(lambda: all(fake_workers.state(job_id) == "completed" for job_id in locked), 10)
 
 
 def test_what_the_main_process_says_of_a_locked_job_is_not_lost(
