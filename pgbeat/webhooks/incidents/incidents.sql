@@ -1,3 +1,4 @@
+-- Webhooks are locked before their deliveries and incidents, as by those who disable or delete them.
 -- name: failures
 SELECT d.id, d.webhook_id, d.incident, d.event, (d.payload ->> 'timestamp')::timestamptz AS at,
        CASE WHEN d.event = 'job.failed' THEN (d.payload #>> '{data,created_at}')::timestamptz END
@@ -7,7 +8,7 @@ SELECT d.id, d.webhook_id, d.incident, d.event, (d.payload ->> 'timestamp')::tim
  WHERE d.incident IS NOT NULL AND d.turn IS NULL AND d.state = 'pending'
    AND w.namespace = :namespace
  ORDER BY d.created_at, d.id LIMIT :limit
-   FOR NO KEY UPDATE OF d SKIP LOCKED
+   FOR KEY SHARE OF w SKIP LOCKED FOR NO KEY UPDATE OF d SKIP LOCKED
 
 -- name: known
 SELECT {columns}
@@ -57,7 +58,8 @@ WITH open AS MATERIALIZED (
     SELECT i.*, w.namespace, w.per_incident, w.events AS wanted
       FROM json_to_recordset(CAST(:keys AS json)) AS k (webhook_id bigint, kind text, name text)
            JOIN pgbeat.incidents i USING (webhook_id, kind, name)
-           JOIN pgbeat.webhooks w ON w.id = i.webhook_id AND w.enabled),
+           JOIN pgbeat.webhooks w ON w.id = i.webhook_id AND w.enabled
+       FOR KEY SHARE OF w SKIP LOCKED),
 well AS MATERIALIZED (
     SELECT o.webhook_id, o.kind, o.name, 'schedule.recovered' AS event, jsonb_build_object(
                'id', s.id, 'name', s.name, 'task', s.task, 'owner', s.owner, 'labels', s.labels,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -15,13 +16,15 @@ from sqlalchemy import Connection
 from pgbeat.beat.maintenance import freshness
 from pgbeat.database import connections
 from pgbeat.schedules import control as schedules_control
-from pgbeat.webhooks import outbox
+from pgbeat.webhooks import control, outbox
+from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks.http import post
 from pgbeat.webhooks.incidents import model, recovery
 from pgbeat.webhooks.incidents.model import FIRST, LONGEST, FailureEvent, Key
 from pgbeat.webhooks.incidents.recovery import Recovery
 from pgbeat.webhooks.outbox import DeliveryRoom, Outcome
 from tests.support.command_line import Sql
+from tests.support.databases import connected
 from tests.support.processes import until
 from tests.support.rows import (
     make_incident,
@@ -32,7 +35,7 @@ from tests.support.rows import (
     unit_on,
 )
 from tests.support.schedulers import Beat
-from tests.support.threads import waiting
+from tests.support.threads import WAITS, waiting
 from tests.support.webhook_receiver import Receiver
 
 KEY = "0123456789abcdef0123456789ABCDEF"
@@ -210,6 +213,28 @@ def test_two_beats_at_once_make_one_incident(
             old.commit()
     assert incidents(sql) == [("schedule", "s", 2, 1)]
     assert receiver.received == []  # the old one has it
+
+
+@pytest.mark.parametrize("state", ["failed", "completed"])
+def test_a_webhook_that_somebody_deletes_keeps_no_other_waiting(
+    state: str, sql: Sql, receiver: Receiver, database: str, deliver: Deliver
+) -> None:
+    hook(sql, receiver)
+    hook(sql, receiver, name="x")
+    key = make_schedule(sql)
+    ends(sql, "failed", key)
+    if state == "completed":
+        deliver()
+        ends(sql, state, key)
+    with ThreadPoolExecutor(1) as pool, connected(database) as own:
+        with unit_on(own).transaction() as unit:
+            webhooks.get(own, "w", namespace="default", for_update=True)
+            got = pool.submit(deliver)
+            until(lambda: got.done() or sql(WAITS))
+            control.remove(unit, "w")
+        assert got.result(30) == [
+            "Schedule 's' failed" if state == "failed" else "Schedule 's' recovered"
+        ]
 
 
 def test_a_standard_webhook_gets_each_failure_and_the_end(
