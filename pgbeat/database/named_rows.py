@@ -64,7 +64,12 @@ class NamedRows(Generic[R]):
         return self._row(*row)
 
     def load(
-        self, connection: Connection, names: Iterable[str], *, namespace: str = NAMESPACE
+        self,
+        connection: Connection,
+        names: Iterable[str],
+        *,
+        namespace: str = NAMESPACE,
+        for_update: bool = False,
     ) -> dict[str, R]:
         """Returns the rows that exist among these names; without names, it sends no query."""
         wanted = set(names)
@@ -72,6 +77,7 @@ class NamedRows(Generic[R]):
             return {}
         is_wanted = _TABLES[self._noun].c.name.in_(wanted)
         query = self._select.where(_is_of(self._noun, namespace), is_wanted)
+        query = query.with_for_update() if for_update else query
         return {row.name: self._row(*row) for row in connection.execute(query)}
 
     def listing(self, connection: Connection, *, namespace: str = NAMESPACE) -> list[R]:

@@ -69,7 +69,9 @@ def put(
         "description": description,
     }
     _check(unit, name, values)
-    before = templates.load(unit.connection, [name], namespace=unit.namespace).get(name)
+    # Of two that change its task, the second sees that of the first in schedules.
+    rows = templates.load(unit.connection, [name], namespace=unit.namespace, for_update=True)
+    before = rows.get(name)
     if before is not None and only_new:
         raise AlreadyExists(f"there is a template {name!r} already; PUT changes it")
     if before is not None and before.task != task:

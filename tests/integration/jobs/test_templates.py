@@ -14,8 +14,10 @@ from pgbeat.jobs.policy import templates
 from pgbeat.jobs.policy.templates import Template
 from pgbeat.jobs.verbs import template_control
 from tests.support.command_line import Sql
+from tests.support.databases import connected
 from tests.support.problems import raises
 from tests.support.rows import make_lane, make_schedule
+from tests.support.threads import waiting
 
 
 def unit(connection: Connection, by: str = "user:me", namespace: str = "default") -> UnitOfWork:
@@ -134,3 +136,16 @@ def test_schedules_go_on_with_another_task(connection: Connection, sql: Sql) -> 
         ("other", "jobs.add"),
         ("own", "jobs.own"),
     ]
+
+
+def test_two_give_it_another_task_at_once(connection: Connection, sql: Sql, database: str) -> None:
+    """Its schedules have the last one, too."""
+    put(connection)
+    make_schedule(sql, task=None, job_policy='{"template": "t"}')
+    with connected(database) as own:
+        own.exec_driver_sql("BEGIN")
+        template_control.put(unit(own), "t", task="jobs.first")
+        with waiting(sql, lambda: put(connection, task="jobs.second")):
+            own.exec_driver_sql("COMMIT")
+    tasks = "SELECT task FROM pgbeat.schedules UNION ALL SELECT task FROM pgbeat.templates"
+    assert sql(tasks) == [("jobs.second",)] * 2
