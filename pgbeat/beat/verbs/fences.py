@@ -40,12 +40,13 @@ def raise_fence(
     """
     permissions.require_admin(unit.actor, "raise a fence")
     _require_table(unit.connection)
-    if (last := fences.raised(unit.connection)) is not None:
-        raise AlreadyExists(f"a fence is raised already, epoch {last.epoch}; release it first")
     fence.note(unit.connection)
     values = {"mark": MARK, "raised_by": unit.actor.name}
-    unit.connection.execute(_RAISE, values | {"reason": reason, "restored_to": restored_to})
+    why = {"reason": reason, "restored_to": restored_to}
+    is_new = unit.connection.scalar(_RAISE, values | why) is not None
     new = fences.require_raised(unit.connection)
+    if not is_new:  # somebody else may have raised it at the same moment
+        raise AlreadyExists(f"a fence is raised already, epoch {new.epoch}; release it first")
     _record(unit, "raise", new)
     return new
 

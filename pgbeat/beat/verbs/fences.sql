@@ -9,7 +9,7 @@ INSERT INTO pgbeat.fences (epoch, raised_by, reason, restored_to, queues, schedu
 SELECT 1 + coalesce((SELECT max(epoch) FROM pgbeat.fences), 0), :raised_by, :reason, :restored_to,
        ARRAY(SELECT name FROM held_queues ORDER BY name),
        ARRAY(SELECT id FROM held_schedules ORDER BY id)
-RETURNING epoch
+ON CONFLICT DO NOTHING RETURNING epoch
 
 -- name: release
 UPDATE pgbeat.fences f

@@ -14,13 +14,14 @@ from pgbeat.beat.maintenance.leader_maintenance import LeaderMaintenance
 from pgbeat.beat.verbs import fences
 from pgbeat.broker.transport.consuming import consumers
 from pgbeat.database import fence
-from pgbeat.errors import Fenced
+from pgbeat.errors import AlreadyExists, Fenced
 from pgbeat.jobs.rescuing import rescue
 from pgbeat.jobs.verbs import control
 from pgbeat.monitoring.fences import Held
 from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.databases import connected
 from tests.support.jobs import JobControl, job_controls, make_app
-from tests.support.rows import make_lane, make_schedule
+from tests.support.rows import make_lane, make_schedule, unit_on
 from tests.support.threads import waiting
 
 
@@ -202,6 +203,22 @@ def test_what_is_refused(app: Celery, database: str, sql: Sql) -> None:
         refusal = refused(run(database, "fence", "release", *what, "--admin"), 1)
         assert f"the fence holds no {what[0][2:]}" in refusal
     assert run(database, "fence", "release", "--admin").exit_code == 2
+
+
+def test_two_raise_it_at_once(app: Celery, database: str, sql: Sql, connection: Connection) -> None:
+    """One of them is told that it is raised."""
+
+    def again() -> None:
+        unit = unit_on(connection)
+        with pytest.raises(AlreadyExists, match="already, epoch 1"), unit.transaction():
+            fences.raise_fence(unit)
+
+    with connected(database) as own:
+        own.exec_driver_sql("BEGIN")
+        fences.raise_fence(unit_on(own))
+        with waiting(sql, again):
+            own.exec_driver_sql("COMMIT")
+    assert paused(sql) == (["celery", "mail"], ["a", "b", "c"])
 
 
 def test_a_copy_is_known_by_its_server(connection: Connection, sql: Sql) -> None:
