@@ -53,6 +53,9 @@ class Tick(NamedTuple):
         return "schedule", self.schedule, values
 
 
+#: The advisory lock of those who write ticks of old times, and of those who drop old periods.
+OF_LATE = "hashtextextended('pgbeat.late_ticks', 0)"
+_WITH_PERIODS = text(f"SELECT pg_advisory_xact_lock_shared({OF_LATE})")
 _RECORD = text(sql.load("ticks.sql", "record"))
 
 
@@ -63,6 +66,8 @@ def record(connection: Connection, batch: Sequence[Tick]) -> set[int]:
     """
     if not batch:
         return set()
+    if any(tick.trigger == "backfill" for tick in batch):
+        connection.execute(_WITH_PERIODS)
     return set(connection.scalars(_RECORD, {"batch": recordset(batch)}))
 
 

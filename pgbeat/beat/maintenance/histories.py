@@ -9,7 +9,8 @@ retention, and a period is dropped once it is old for all of them.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from pgbeat.config import Settings
 from pgbeat.database import connections, sql
 from pgbeat.database.locks import lock_waits
 from pgbeat.monitoring.checks.periods import longest_retention
+from pgbeat.schedules import ticks
 
 #: The histories, in the order in which their periods are dropped: jobs before their executions.
 HISTORIES = ("ended_jobs", "ended_executions", "ticks")
@@ -123,6 +125,7 @@ _KEEP = text(
     "SELECT pgbeat.keep_partition(CAST(:merged AS text[]), :period, CAST(:kept AS text[]))"
 )
 _DROP_GONE = text("SELECT pgbeat.drop_gone(:history)")
+_ALONE = text(f"SELECT pg_advisory_xact_lock({ticks.OF_LATE})")
 # From the oldest on.
 _ARE_KEPT = text(
     "SELECT name, coalesce(starts_at, '-infinity')::text AS starts, ends_at AS ends "
@@ -133,7 +136,7 @@ _ARE_KEPT = text(
 def drop_oldest(connection: Connection) -> Partition | None:
     """Drops the oldest period that is too old for all namespaces. Returns it, or `None`.
 
-    The rows to keep are looked up before any lock is taken. Executions wait for their jobs.
+    The rows to keep are looked up before any table is locked. Executions wait for their jobs.
     """
     longest = longest_retention(connection)
     if longest is None:
@@ -144,23 +147,24 @@ def drop_oldest(connection: Connection) -> Partition | None:
         if row is None:
             continue
         oldest = Partition(*row)
-        queries, table, moment = _KEPT[history]
-        parts = {"history": history, "period_moment": _MOMENTS[history]}
-        parts |= {"table": table, "moment": moment}
-        values = {**oldest._asdict(), "before": before}
-        ids = {
-            str(row_id)
-            for query in queries
-            for row_id in connection.scalars(
-                text(sql.load("histories.sql", query, **parts)), values
-            )
-        }
-        sizes = _sizes(connection, history)
-        merged = [name for name, size in sizes[-1:] if size + len(ids) <= MERGED]
-        _keep(connection, history, merged, oldest.name, list(ids))
+        with _keeping(connection, history):
+            ids = _kept(connection, oldest, before)
+            sizes = _sizes(connection, history)
+            merged = [name for name, size in sizes[-1:] if size + len(ids) <= MERGED]
+            connection.execute(_KEEP, {"merged": merged, "period": oldest.name, "kept": ids})
         _merge(connection, history)
         return oldest
     return None
+
+
+def _kept(connection: Connection, oldest: Partition, before: datetime) -> list[str]:
+    """Returns the ids of the rows of a period that are kept."""
+    queries, table, moment = _KEPT[oldest.history]
+    parts = {"history": oldest.history, "period_moment": _MOMENTS[oldest.history]}
+    parts |= {"table": table, "moment": moment}
+    values = {**oldest._asdict(), "before": before}
+    statements = [text(sql.load("histories.sql", query, **parts)) for query in queries]
+    return list({str(key) for each in statements for key in connection.scalars(each, values)})
 
 
 def _sizes(connection: Connection, history: str) -> list[tuple[str, int]]:
@@ -176,25 +180,24 @@ def _merge(connection: Connection, history: str) -> None:
     """Merges two partitions of kept rows if the pruner has left little of them."""
     for (older, size), (newer, other) in pairwise(_sizes(connection, history)):
         if size + other <= MERGED:
-            _keep(connection, history, [older, newer], None, [])
+            with _keeping(connection, history):
+                values = {"merged": [older, newer], "period": None, "kept": []}
+                connection.execute(_KEEP, values)
             return
 
 
-def _keep(
-    connection: Connection,
-    history: str,
-    merged: Sequence[str],
-    period: str | None,
-    kept: Sequence[str],
-) -> None:
-    """Replaces partitions by one that holds the rows to keep.
+@contextmanager
+def _keeping(connection: Connection, history: str) -> Iterator[None]:
+    """Opens a transaction, in which partitions are replaced by one that holds the rows to keep.
 
     The database copies, then tries several times to lock the history, each time for a moment.
-    Raises the error of the lock if it can't.
+    Raises the error of the lock if it can't. Ticks of old times, which would be dropped if they
+    came after that, wait for it.
     """
     with connections.transaction(connection):
         lock_waits.briefly(connection)
-        connection.execute(_KEEP, {"merged": list(merged), "period": period, "kept": list(kept)})
+        connection.execute(_ALONE)
+        yield
     is_left = True
     while is_left:
         is_left = connection.scalar(_DROP_GONE, {"history": history})

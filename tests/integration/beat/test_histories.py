@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -12,6 +14,7 @@ import pytest
 from celery import Celery
 from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 from pgbeat.beat.maintenance import histories
 from pgbeat.beat.maintenance.background import Background
@@ -19,13 +22,16 @@ from pgbeat.beat.maintenance.histories import HISTORIES
 from pgbeat.beat.maintenance.leader_maintenance import LeaderMaintenance
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
+from pgbeat.database import connections
 from pgbeat.monitoring.checks import server_checks
+from pgbeat.schedules import ticks
 from pgbeat.testing.databases import Databases
 from tests.support.databases import Role, connected, copied
 from tests.support.old_rows import prune
 from tests.support.partitions import make_partitions
 from tests.support.processes import until
 from tests.support.rows import Sql, ago, make_execution, make_job, make_schedule, make_tick
+from tests.support.threads import WAITS
 
 DAYS = 40
 Keep = Callable[..., None]
@@ -250,6 +256,39 @@ def test_a_tick_that_was_decided_late_is_kept(keep: Keep, sql: Sql) -> None:
         times = {"due_at": ago(sql, f"{due} days"), "decided_at": ago(sql, f"{decided} days")}
         make_tick(sql, 1, **times)
     keep()
+    assert sql("SELECT count(*) FROM pgbeat.ticks") == [(1,)]
+
+
+def test_a_tick_that_is_written_after_the_others_were_copied_is_kept(
+    connection: Connection, settings: Settings, sql: Sql, database: str
+) -> None:
+    """Of a backfill, while the drop waits for a reader."""
+    late = ticks.Tick(1, "s", "backfill", ago(sql, "45 days"), "skipped", "no work")
+    sleeps = (
+        "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep' "
+        "AND datname = current_database() AND query LIKE '%%keep_partition%%'"
+    )
+
+    def drop() -> None:
+        with connected(database) as own, suppress(DBAPIError):  # the next one is for later
+            histories.keep(own, settings)
+
+    def write() -> None:
+        with connections.transaction(connection):
+            ticks.record(connection, [late])
+
+    histories.add_ahead(connection)
+    before = names(sql, "ticks")
+    with psycopg.connect(database) as reader, ThreadPoolExecutor(2) as pool:
+        reader.execute("SELECT count(*) FROM pgbeat.ticks")
+        calls = [pool.submit(drop)]
+        until(lambda: sql(sleeps))
+        calls.append(pool.submit(write))
+        until(lambda: calls[1].done() or sql(f"{WAITS} AND locktype = 'advisory'"))
+        reader.rollback()
+        for call in calls:
+            call.result(30)
+    assert before[0] not in names(sql, "ticks")
     assert sql("SELECT count(*) FROM pgbeat.ticks") == [(1,)]
 
 
