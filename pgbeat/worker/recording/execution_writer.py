@@ -117,8 +117,10 @@ class ExecutionWriter:
                     raise
                 if batches.is_locked(error):
                     self._set_aside(todo)
+                # Ends of one kind may need the same lock, such as that of a webhook.
+                kinds = {attempt.job_id: attempt.job_state for attempt in todo}
                 _, left = batches.each_unlocked(
-                    list(todo),
+                    sorted(todo, key=lambda attempt: kinds[attempt.job_id]),
                     part,
                     may_fail=self._must_wait,
                     key=lambda attempt: attempt.job_id,

@@ -26,7 +26,7 @@ from pgbeat.worker.recording.recorder import Recorder
 from pgbeat.worker.recording.shared_notes import SharedNotes
 from tests.support.processes import until
 from tests.support.refusals import refusing
-from tests.support.rows import make_lane, make_schedule
+from tests.support.rows import make_lane, make_schedule, make_webhook
 from tests.support.simulated_workers import FakeWorkers
 from tests.support.threads import waiting
 
@@ -179,6 +179,22 @@ def test_the_schedule_that_waits_for_jobs_may_be_locked(
     assert {fake_workers.state(job_id) for job_id in locked} <= {"pending", "running"}
     other.rollback()
     until(lambda: all(fake_workers.state(job_id) == "completed" for job_id in locked), 10)
+
+
+def test_a_webhook_that_is_told_of_failures_may_be_locked(
+    fake_workers: FakeWorkers, recorder: Recorder, other: psycopg.Connection
+) -> None:
+    """As by somebody who deletes it."""
+    make_webhook(fake_workers.sql)
+    failing, free = ([fake_workers.job() for _ in range(40)] for _ in range(2))
+    other.execute("SELECT FROM pgbeat.webhooks FOR UPDATE")
+    with process_recorder.busy:  # so that they are in one batch
+        for failed, completed in zip(failing, free, strict=True):
+            run(recorder, failed, "failed")
+            run(recorder, completed)
+    until(lambda: all(fake_workers.state(job_id) == "completed" for job_id in free), 10)
+    other.rollback()
+    until(lambda: all(fake_workers.state(job_id) == "failed" for job_id in failing), 20)
 
 
 def test_what_the_main_process_says_of_a_locked_job_is_not_lost(
