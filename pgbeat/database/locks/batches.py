@@ -54,7 +54,10 @@ def in_parts(
     for item in items:
         bundles.setdefault(key(item), []).append(item)
     done: Parted[T, R] = Parted([], [], [])
-    # Halves before quarters: what doesn't fail is soon written, wherever it stands.
+    # Halves before quarters: what doesn't fail is soon written, wherever it stands. With half of
+    # the time left, one part after the other is split down to its items: some are decided then,
+    # though all parts fail.
+    in_depth = budget / 2
     todo = deque([list(bundles.values())] if bundles else [])
     while todo:
         part = todo.popleft()
@@ -72,8 +75,11 @@ def in_parts(
             if len(part) == 1:
                 done.failed.extend((item, error) for item in some)
             else:
-                middle = len(part) // 2
-                todo += [part[:middle], part[middle:]]
+                halves = [part[: len(part) // 2], part[len(part) // 2 :]]
+                if budget > in_depth:
+                    todo.extend(halves)
+                else:
+                    todo.extendleft(reversed(halves))
     return done
 
 

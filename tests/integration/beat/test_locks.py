@@ -201,6 +201,19 @@ def test_a_webhook_that_is_being_deleted_delays_only_what_is_told_to_it(
     until(lambda: ticks(sql, "failing") == ["failed"], 10)
 
 
+def test_others_go_on_between_hundreds_that_are_blocked(
+    sql: Sql, database: str, running: Running
+) -> None:
+    make_webhook(sql, url="http://127.0.0.1:9/", events=["tick.failed"])
+    for number in range(250):
+        add(sql, f"fails {number}", condition_sql="SELECT 1/0")
+        add(sql, f"other {number}", condition_sql="SELECT true")
+    launched = "SELECT count(*) FROM pgbeat.ticks WHERE outcome = 'launched'"
+    with opened(database, "SELECT FROM pgbeat.webhooks FOR UPDATE"):
+        running()
+        until(lambda: sql(launched)[0][0] >= 20, 30)
+
+
 def test_locked_sums_and_counters_delay_nothing(app: Celery, sql: Sql, beside: Beside) -> None:
     app.conf.pgbeat_metrics_interval = 0.5
     sql(

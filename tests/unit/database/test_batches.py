@@ -1,10 +1,12 @@
 """Writing what is not locked, wherever it stands among what is."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 
+from pgbeat.database.locks import batches
 from pgbeat.database.locks.batches import each_unlocked
 
 
@@ -49,6 +51,18 @@ def test_without_time_the_rest_is_left_before_what_is_locked() -> None:
     table = Table({"a"})
     assert each_unlocked("abcd", table.write, budget=0.0) == ([], list("abcd"))
     assert table.tries == 0
+
+
+def test_all_are_written_in_the_end_though_each_part_has_a_locked_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In time for fifteen parts that fail, few become small enough."""
+    left = [chr(ord("A") + number) for number in range(64)]
+    table = Table(set(left[::2]))
+    monkeypatch.setattr(batches, "time", SimpleNamespace(monotonic=lambda: float(table.tries)))
+    for _ in range(20):
+        _, left = each_unlocked(left, table.write, budget=15)
+    assert sorted(left) == sorted(table.locked)
 
 
 def test_other_errors_are_raised() -> None:
