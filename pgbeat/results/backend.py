@@ -97,8 +97,11 @@ class ResultBackend(ByKey, AsyncBackendMixin):  # type: ignore[misc,unused-ignor
         )
 
     def exception_safe_to_retry(self, exc: BaseException) -> bool:
-        """Returns whether the connection was lost."""
-        return connections.is_lost(exc)
+        """Returns whether the connection was lost, and no transaction with it.
+
+        That is repeated as a whole.
+        """
+        return self.store.joined is None and connections.is_lost(exc)
 
     # ----- encoding
 

@@ -360,6 +360,22 @@ def test_without_the_schema(empty_database: str) -> None:
     with pytest.raises(SchemaError, match="pgbeat migrate"):
         backend_of(app).mark_as_done("t1", 1)
 
+def test_a_transaction_that_is_cut_is_repeated(make_app: Callable[..., Celery], sql: Sql) -> None:
+    """As a whole, though Celery would repeat its statement, in the session that was cut."""
+    sql("CREATE SEQUENCE cuts")
+    sql(
+        "CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF nextval('cuts') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; "
+        "RETURN NEW; END $$"
+    )
+    sql("CREATE TRIGGER cut BEFORE INSERT ON pgbeat.results FOR EACH ROW EXECUTE FUNCTION cut()")
+    app = make_app(result_backend_always_retry=True, result_backend_max_retries=3)
+    request = Context(id="t1", group="c1", group_index=0, chord=app.signature("b"), task="m")
+    backend_of(app).mark_as_done("t1", 1, request)
+    assert app.AsyncResult("t1").get(timeout=0) == 1
+    assert sql("SELECT done FROM pgbeat.chords") == [(1,)]
+
+
 
 def test_the_password_is_not_shown() -> None:
     url = "pgbeat+postgresql://me:secret@db.example.com/app"
