@@ -103,13 +103,17 @@ def current_ending() -> tuple[TaskEnding | None, CannotFinish | None]:
 def _app_obstacle(app: Celery) -> str | None:
     if not delays_in_table(app.conf):
         return "the broker is not pgbeat's (broker_url = 'pgbeat+postgresql://…')"
-    if not isinstance(app.backend, ResultBackend):
+    return _backend_obstacle(app, app.backend)
+
+
+def _backend_obstacle(app: Celery, backend: Any) -> str | None:
+    if not isinstance(backend, ResultBackend):
         return "the result backend is not pgbeat's (result_backend = 'pgbeat://')"
-    if same_database(broker_database(app.conf), app.backend.database):
+    if same_database(broker_database(app.conf), backend.database):
         return None
     # Other addresses may lead to the same database: a pooler's, or another name of the host.
     try:
-        with app.backend.store.work() as working:
+        with backend.store.work() as working:
             require_broker(working.connection, app)
     except ConfigError:
         return "the result backend is in another database than the broker"
@@ -121,7 +125,8 @@ def _app_obstacle(app: Celery) -> str | None:
 def _task_obstacle(task: Any) -> str | None:
     if not task.acks_late:
         return "its message is acknowledged before it runs; set acks_late=True"
-    return None
+    app = task.app
+    return None if task.backend is app.backend else _backend_obstacle(app, task.backend)
 
 
 def begin(task: Any, *, is_always: bool) -> TaskEnding | None:

@@ -205,6 +205,15 @@ def test_a_job_ends_with_its_execution(finishers: Finishers) -> None:
     assert finishers.rows() == [("booked", 1)]
 
 
+def test_a_task_whose_results_are_elsewhere(finishers: Finishers) -> None:
+    """It is retried as Celery does it, and its block is refused."""
+    worker = finishers.start("-P", "threads", "-c", "1")
+    finishers.sign("aside", 1).delay()
+    worker.says("can't end in one transaction: the result backend is not pgbeat's", 30)
+    until(finishers.is_quiet)
+    assert finishers.rows() == []
+
+
 def submitted(client: Client, task: str, *arguments: Any) -> str:
     """Submits a job of the workers' task, and returns its id."""
 
