@@ -157,7 +157,7 @@ class ResultBackend(ByKey, AsyncBackendMixin):  # type: ignore[misc,unused-ignor
         """Stores a result; a chord's member returns its part in the same transaction."""
         mark = partial(super().mark_as_done, task_id, result, request, store_result, state)
         ending = ending_of(request)
-        if ending is not None and ending.done(mark):
+        if ending is not None and ending.done(mark, result):
             return
         if request and request.chord:
             self.store.atomically(lambda working: mark())

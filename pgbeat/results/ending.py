@@ -118,6 +118,8 @@ class TaskEnding:
 
     #: Whether its job keeps the message, from which it runs again: nothing else is sent for that.
     keeps_message = False
+    #: Whether what calls the task awaits it, so that its event loop goes on when it ends.
+    is_awaited = False
 
     def __init__(
         self, backend: "ResultBackend", task: Any, claim: Claim, *, is_always: bool
@@ -137,7 +139,8 @@ class TaskEnding:
         self.is_over = self._has_committed = False
         #: Whether one statement stores the result and acknowledges the message.
         self._is_stored_alone = False
-        self._has_returned = False
+        #: Whether its run has returned, or raised: then `__call__` of its class may run it again.
+        self._has_returned = self.has_raised = False
         #: Whether Celery continues with it, which expects no `Ignore` any more.
         self._is_with_celery = False
         setattr(self._request, _ENDING, self)
@@ -189,10 +192,14 @@ class TaskEnding:
         with running_again():
             self._backend.mark_as_done(request.id, value, request, has_result)
 
-    def done(self, mark: Callable[[], None]) -> bool:
+    def done(self, mark: Callable[[], None], value: Any) -> bool:
         """Stores the result by `mark`, with all that belongs to it; false if that is Celery's."""
         if self.is_over:
             return self._has_committed
+        if not self._has_returned:  # the `__call__` of its class has handled what it raised
+            self._has_returned = self._is_with_celery = True
+            if self.execution is not None:
+                self.execution.succeeded(value)
         self._held.takes_all = False
         try:
             if self._is_stored_alone:
@@ -309,6 +316,7 @@ class TaskEnding:
             self.give_up()
             self._leave()
         _current.set(None)
+        self._held.close()  # in this context too, if the task was awaited in another one
 
     # ----- the transaction
 
@@ -355,8 +363,7 @@ class TaskEnding:
         return chords.published_in(self._backend, working.connection)
 
     def _acknowledge(self, working: Joined) -> None:
-        message, consumer = self._claim
-        parameters = array([message]), b"%d" % consumer
+        parameters = array([self._claim.message]), b"%d" % self._claim.consumer
         if working.prepared.run(message_ends.ACK, *parameters).command_tuples != 1:
             raise ClaimLost
 

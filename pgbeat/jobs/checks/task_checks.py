@@ -111,14 +111,19 @@ def refuse_coroutine(task: Any, value: Any) -> Any:
     The task's own `__call__`, or a pool with an event loop, may await it.
     """
     call = task.__class__.__call__  # not `type(task)`: Celery makes tasks lazily, behind proxies
-    if not iscoroutine(value) or call is not Task.__call__:
+    if not iscoroutine(value) or call is not Task.__call__ or runs_loop():
         return value
+    value.close()
+    raise TypeError(
+        f"task {task.name!r} is `async def`, which Celery doesn't await; make it a function "
+        "that calls asyncio.run(…)"
+    )
+
+
+def runs_loop() -> bool:
+    """Returns whether an event loop runs in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        value.close()
-        raise TypeError(
-            f"task {task.name!r} is `async def`, which Celery doesn't await; make it a function "
-            "that calls asyncio.run(…)"
-        ) from None
-    return value
+        return False
+    return True

@@ -137,6 +137,8 @@ async def finish_async(session: AsyncOpened) -> AsyncIterator[AsyncOpened]:
     try:
         if problem is not None:
             raise problem
+        if ending is not None and ending.is_awaited:
+            raise CannotFinish("the task is awaited; let it call asyncio.run(…) instead")
         await own_session.begin()
         if ending is not None:
             await run_sync(session, lambda sync: require_broker(opened(sync), ending.app))

@@ -131,9 +131,12 @@ def _task_obstacle(task: Any) -> str | None:
 
 def begin(task: Any, *, is_always: bool) -> TaskEnding | None:
     """Returns how the run that begins will end; `None` if that can't be in one transaction."""
-    request = task.request
+    request, before = task.request, ending_of(task.request)
+    if before is not None and before.has_raised and not before.is_over:
+        before.has_raised = False
+        return before
     # A task may call its own `run`, which is a part of it.
-    if request.called_directly or request.is_eager or ending_of(request) is not None:
+    if request.called_directly or request.is_eager or before is not None:
         return None
     run: BatchRun | None = getattr(request, BATCH_RUN, None)
     if run is not None:
@@ -157,6 +160,7 @@ def settle(task: Any, error: BaseException, ending: TaskEnding | None) -> None:
     """Discards the task's writes; if it is sent again or replaced, that is its end."""
     if ending is not None:
         ending.give_up()
+        ending.has_raised = True
         if isinstance(error, Retry | Ignore):
             ending.replaced(error)
 

@@ -3,14 +3,15 @@
 `_steps` has what pgbeat does about a run, in the order that it needs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from types import CoroutineType
 from typing import Any
 
 from celery import Celery
 
-from pgbeat.jobs.checks.task_checks import refuse_coroutine
+from pgbeat.jobs.checks.task_checks import refuse_coroutine, runs_loop
 from pgbeat.jobs.policy.batches import is_batch
 from pgbeat.results.ending import TaskEnding
 from pgbeat.worker.finishing import batches, endings, policy_retries, replacements, snoozes
@@ -66,18 +67,12 @@ def _replace(task: Any, steps: Sequence[Step], *, is_always: bool | None) -> Non
     @wraps(run)
     def run_in_steps(*args: Any, **kwargs: Any) -> Any:
         ending = None if is_always is None else endings.begin(task, is_always=is_always)
-        try:
-            try:
-                value = run(*args, **kwargs)
-            except Exception:
-                raise_suspended(task.request)
-                raise
-            raise_suspended(task.request)
+        with _followed(steps, task, ending):
+            value = run(*args, **kwargs)
             if isinstance(value, CoroutineType):
                 value = refuse_coroutine(task, value)
-        except BaseException as error:
-            _follow(steps, task, error, ending)
-            raise
+        if isinstance(value, CoroutineType):
+            return _awaited(value, steps, task, ending)
         if ending is not None:
             ending.succeed(value)
         return value
@@ -86,6 +81,45 @@ def _replace(task: Any, steps: Sequence[Step], *, is_always: bool | None) -> Non
     if hasattr(run, "__func__"):  # a bound task's method, which other tasks may call as a function
         vars(run_in_steps)["__func__"] = run.__func__
     task.run = run_in_steps
+
+
+def _awaited(
+    run: Coroutine[Any, Any, Any], steps: Sequence[Step], task: Any, ending: TaskEnding | None
+) -> Coroutine[Any, Any, Any]:
+    """Returns the coroutine of a task whose class awaits it.
+
+    If a pool does, which runs others at the same time in this thread, Celery ends the task.
+    """
+    if runs_loop():
+        if ending is not None:
+            ending.abandon()
+        return run
+
+    async def run_in_steps() -> Any:
+        with _followed(steps, task, ending):
+            value = await run
+        if ending is not None:
+            ending.succeed(value)
+        return value
+
+    if ending is not None:
+        ending.is_awaited = True
+    return run_in_steps()
+
+
+@contextmanager
+def _followed(steps: Sequence[Step], task: Any, ending: TaskEnding | None) -> Iterator[None]:
+    """Takes the steps that follow an error of the block, a task's run."""
+    try:
+        try:
+            yield
+        except Exception:
+            raise_suspended(task.request)
+            raise
+        raise_suspended(task.request)
+    except BaseException as error:
+        _follow(steps, task, error, ending)
+        raise
 
 
 def _follow(

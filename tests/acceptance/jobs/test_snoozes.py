@@ -93,6 +93,19 @@ def test_a_snoozed_job_runs_again_under_its_id(site: Site, sql: Sql, pool: str) 
     assert second - first >= 0.3
 
 
+def test_a_task_that_its_class_awaits(site: Site, sql: Sql) -> None:
+    """It snoozes, and is tried again, like others."""
+    site.client.conf.pgbeat_task_policies = {
+        "snoozing.awaited": {"max_attempts": 2, "retry_base": 0.1}
+    }
+    site.start("-P", "threads", "-c", "1")
+    site.beat(app=site.app).says("This beat leads", 60)
+    awaited = site.task("awaited", "awaited").delay()
+    assert awaited.get(timeout=60) == 3
+    ends = ["snoozed", "failed", "completed"]
+    until(lambda: history(sql, awaited.id) == ends, 30, "its job says the same")
+
+
 @pytest.mark.slow
 def test_it_gives_its_slot_back_and_can_be_cancelled(site: Site, sql: Sql, database: str) -> None:
     """The next in the lane runs; who waits for the snoozed one learns that it is cancelled."""

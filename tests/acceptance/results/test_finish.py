@@ -205,6 +205,20 @@ def test_a_job_ends_with_its_execution(finishers: Finishers) -> None:
     assert finishers.rows() == [("booked", 1)]
 
 
+def test_what_its_class_does_around_its_run(finishers: Finishers) -> None:
+    """Handles its error, runs it once more, awaits it: task and job end by what comes of it."""
+    finishers.start("-P", "threads", "-c", "2", TESTS_SETTINGS=json.dumps({"pgbeat_finish": True}))
+    finishers.client.app.conf.pgbeat_task_policies = {"finishing.*": {}}
+    calls = [finishers.sign("stubborn", n).delay() for n in range(3)]
+    calls.append(finishers.sign("awaited", 0).delay())
+    assert [call.get(timeout=30) for call in calls] == [-1, 1, 2, 0]
+    states = "SELECT state, count(*) FROM pgbeat.jobs GROUP BY 1"
+    until(lambda: finishers.sql(states) == [("completed", 4)], 30, "all are recorded")
+    with pytest.raises(CannotFinish, match="is awaited"):
+        finishers.sign("awaited", 1).delay().get(timeout=30)
+    assert finishers.rows() == [("awaited", 0), ("tried", 1), ("tried", 2)]
+
+
 def test_a_task_whose_results_are_elsewhere(finishers: Finishers) -> None:
     """It is retried as Celery does it, and its block is refused."""
     worker = finishers.start("-P", "threads", "-c", "1")

@@ -14,7 +14,7 @@ import signal
 import time
 from typing import Any
 
-from celery import Celery
+from celery import Celery, Task
 from celery.backends.base import DisabledBackend
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -175,6 +175,48 @@ def collect(parts: list[int]) -> int:
     """Inserts one row for a chord."""
     write("collected", len(parts))
     return len(parts)
+
+
+class Stubborn(Task):  # type: ignore[type-arg,unused-ignore]
+    """A task that runs once more at once if it fails, and returns -1 if it can't divide."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self.run(*args, **kwargs)
+        except LookupError:
+            return self.run(*args, **kwargs)
+        except ArithmeticError:
+            return -1
+
+
+@app.task(name="finishing.stubborn", bind=True, base=Stubborn, shared=False)
+def stubborn(self: Any, n: int) -> int:
+    """Inserts a row, and fails, or fails the first time and wants to be run again after that."""
+    write("tried", n)
+    if not n:
+        raise ZeroDivisionError
+    if is_first(f"tried-{n}"):
+        raise LookupError("it fails")
+    if n > self.request.retries + 1:
+        raise self.retry(countdown=0)
+    return n
+
+
+class Awaiting(Task):  # type: ignore[type-arg,unused-ignore]
+    """A task that awaits itself."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return asyncio.run(self.run(*args, **kwargs))
+
+
+@app.task(name="finishing.awaited", base=Awaiting, shared=False)
+async def awaited(n: int) -> int:
+    """Inserts a row; in a session for asyncio, that can't be."""
+    await asyncio.sleep(0)
+    write("awaited", n)
+    if n:
+        await write_async("awaited", n)
+    return n
 
 
 @app.task(name="finishing.aside", bind=True, shared=False, backend=DisabledBackend(app))

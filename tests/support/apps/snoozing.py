@@ -1,5 +1,6 @@
 """An app whose tasks snooze, and may kill their process meanwhile."""
 
+import asyncio
 import time
 from typing import Any
 
@@ -48,6 +49,22 @@ def finishing(name: str) -> int:
     with pgbeat.finish(Session(engine)) as session:
         session.execute(text("INSERT INTO effects VALUES (:name)"), {"name": name})
         return _snooze(name, 1, 0.3)
+
+
+class _Awaiting(Task):
+    """A task that awaits itself."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return asyncio.run(self.run(*args, **kwargs))
+
+
+@app.task(name="snoozing.awaited", base=_Awaiting, acks_late=True, pgbeat={"max_attempts": 2})
+async def awaited(name: str) -> int:
+    """Snoozes once, and fails once."""
+    number = _snooze(name, 1, 0.3)
+    if number == 2:
+        raise ValueError("the second time")
+    return number
 
 
 @app.task(name="snoozing.plain", max_retries=0)
