@@ -2,9 +2,10 @@
 task_id, status, body, content_type, content_encoding, traceback, children, group_id,
     parent_id, date_done, task, worker, queue, retries, request, expires_at
 
--- Invariant: a stored success stays, no revocation replaces an end, and no retry a revocation: the
--- task was cancelled as it asked for one. Nothing replaces the revocation of a job that was
--- cancelled before its worker recorded that it began it, and that ran to its end all the same.
+-- Invariant: a stored success stays, and neither a revocation nor a retry replaces an end: what was sent
+-- for the retry may have failed by then, or the task was cancelled as it asked for one. Nothing
+-- replaces the revocation of a job that was cancelled before its worker recorded that it began it, and
+-- that ran to its end all the same.
 -- Waiting programs are notified in the same transaction.
 -- name: store
 WITH {first}
@@ -18,9 +19,8 @@ WITH {first}
         AND {only_if}
      ON CONFLICT (task_id) DO UPDATE SET ({columns}) = ROW (excluded.*)
       WHERE r.status <> 'SUCCESS'
-        AND NOT (r.status = 'FAILURE' AND excluded.status = 'REVOKED')
-        AND NOT (r.status = 'REVOKED' AND (excluded.status IN ('REVOKED', 'RETRY')
-                                           OR pgbeat.was_cancelled($1)))),
+        AND NOT (r.status IN ('FAILURE', 'REVOKED') AND excluded.status IN ('REVOKED', 'RETRY'))
+        AND NOT (r.status = 'REVOKED' AND pgbeat.was_cancelled($1))),
      waiting AS ({waiting})
 {then}
 -- name: waiting

@@ -127,6 +127,14 @@ def test_a_failure_can_be_followed_by_a_success(app: Celery, backend: ResultBack
     assert app.AsyncResult("t1").get(timeout=0) == 2
 
 
+def test_a_retry_that_is_told_late_replaces_no_failure(app: Celery, backend: ResultBackend) -> None:
+    """The run that it asked for has failed by then, or its job was given up."""
+    backend.mark_as_failure("t1", ValueError("last"))
+    backend.mark_as_retry("t1", ValueError("first"))
+    with pytest.raises(ValueError, match="last"):
+        app.AsyncResult("t1").get(timeout=0)
+
+
 def test_states_on_the_way(app: Celery, backend: ResultBackend) -> None:
     backend.mark_as_started("t1", pid=5)
     result = app.AsyncResult("t1")
@@ -352,14 +360,6 @@ def test_a_session_that_is_cut_is_replaced(app: Celery, backend: ResultBackend, 
     assert app.AsyncResult("t2").get(timeout=0) == 2
 
 
-def test_without_the_schema(empty_database: str) -> None:
-    from pgbeat.errors import SchemaError
-
-    url = transport_url(empty_database)
-    app = Celery("results", broker=url, backend=url, set_as_current=False)
-    with pytest.raises(SchemaError, match="pgbeat migrate"):
-        backend_of(app).mark_as_done("t1", 1)
-
 def test_a_transaction_that_is_cut_is_repeated(make_app: Callable[..., Celery], sql: Sql) -> None:
     """As a whole, though Celery would repeat its statement, in the session that was cut."""
     sql("CREATE SEQUENCE cuts")
@@ -375,6 +375,14 @@ def test_a_transaction_that_is_cut_is_repeated(make_app: Callable[..., Celery], 
     assert app.AsyncResult("t1").get(timeout=0) == 1
     assert sql("SELECT done FROM pgbeat.chords") == [(1,)]
 
+
+def test_without_the_schema(empty_database: str) -> None:
+    from pgbeat.errors import SchemaError
+
+    url = transport_url(empty_database)
+    app = Celery("results", broker=url, backend=url, set_as_current=False)
+    with pytest.raises(SchemaError, match="pgbeat migrate"):
+        backend_of(app).mark_as_done("t1", 1)
 
 
 def test_the_password_is_not_shown() -> None:
