@@ -113,6 +113,8 @@ _PARTS = {
                   coalesce(r.retry_attempt, 0) + 1, j.max_attempts)) ELSE j.attempt END""",
     # It goes back to its queue, but a snooze of another execution has deleted its message.
     "is_unsent": "(r.job_state = 'pending' AND j.dispatched_at IS NULL AND j.lane IS NULL)",
+    # A plain task that snoozes is sent again by Celery. Of a job, it is noted when that must be.
+    "is_sent": "r.message IS NULL AND (r.state <> 'snoozed' OR r.runs_in IS NULL)",
     "result": "id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL, "
     f"{_HAS_DEPENDENTS}",
     "is_awaited": "(lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL "

@@ -84,8 +84,7 @@ began AS (
        SET started_at = coalesce(j.started_at, r.began_at), worker = r.worker,
            run_at = CASE WHEN {is_unsent} THEN now()
                          ELSE r.ended_at + r.runs_in * interval '1 second' END,
-           dispatched_at = CASE WHEN r.state <> 'snoozed' AND r.message IS NULL
-                                THEN j.dispatched_at END,
+           dispatched_at = CASE WHEN {is_sent} THEN j.dispatched_at END,
            message = coalesce(r.message, j.message),
            state = CASE WHEN {is_unsent} THEN 'scheduled' ELSE r.job_state END,
            error = r.error, attempt = {attempt}, executions = j.executions + 1,

@@ -69,8 +69,7 @@ jobs AS (
            error = r.error, checkpoint = coalesce(r.checkpoint, j.checkpoint),
            run_at = CASE WHEN {is_unsent} THEN now()
                          ELSE r.ended_at + r.runs_in * interval '1 second' END,
-           dispatched_at = CASE WHEN r.state <> 'snoozed' AND r.message IS NULL
-                                THEN j.dispatched_at END,
+           dispatched_at = CASE WHEN {is_sent} THEN j.dispatched_at END,
            message = coalesce(r.message, j.message)
       FROM (SELECT * FROM known OFFSET 0) AS r
      WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM known WHERE NOT ends_job))

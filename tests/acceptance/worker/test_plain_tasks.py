@@ -50,14 +50,15 @@ def test_one_whose_worker_dies_runs_again(tracked_workers: TrackedWorkers) -> No
     assert [(run.state, run.lost) for run in seen.runs] == [("failed", True), ("completed", False)]
 
 
+@pytest.mark.parametrize("task", ["retry", "snooze"])
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 def test_one_that_is_dropped_while_it_waits_for_its_retry(
-    tracked_workers: TrackedWorkers, how: str
+    tracked_workers: TrackedWorkers, how: str, task: str
 ) -> None:
     """Celery acknowledges its message without running it again."""
     tracked_workers.start("-P", "solo", settings={"pgbeat_track": "all"})
     options = {"expires": 2} if how == "expired" else {}
-    sent = tracked_workers.app.send_task("tests.retry", kwargs={"countdown": 3}, **options)
+    sent = tracked_workers.app.send_task(f"tests.{task}", kwargs={"countdown": 3}, **options)
     until(lambda: tracked_workers.states() == {"scheduled": 1})
     if how == "revoked":
         tracked_workers.app.control.revoke(sent.id)

@@ -79,6 +79,13 @@ def retry(self: Any, countdown: float = 0) -> None:
     sys.stdout.write("second\n")
 
 
+@app.task(name="tests.snooze", shared=False)
+def snooze(countdown: float) -> None:
+    """Wants to be run again later, once its start is recorded."""
+    time.sleep(0.3)
+    raise pgbeat.Snooze(countdown)
+
+
 @app.task(name="tests.log", shared=False)
 def log() -> None:
     """Logs in every way, also what another task does that it calls."""
