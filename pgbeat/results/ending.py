@@ -178,7 +178,7 @@ class TaskEnding:
         request = self._request
         self._has_returned = True
         has_more = self.execution or request.chord or request.callbacks or request.chain
-        has_result = not _ignores_result(self._task, request)
+        has_result = not ignores_result(self._task, request)
         if not (self._own or self._held):
             if not self._is_always or not (has_more or has_result):
                 self._leave()  # Celery stores the result, and the worker acknowledges the message
@@ -378,7 +378,7 @@ class TaskEnding:
         self._held.close()
 
 
-def _ignores_result(task: Any, request: Any) -> bool:
+def ignores_result(task: Any, request: Any) -> bool:
     """Returns whether Celery drops the task's result, by the rule of its version."""
     if celery.VERSION < (5, 6):
         return bool(task.ignore_result or request.ignore_result)

@@ -7,12 +7,12 @@ signals are those of any task. The ends of the others are kept until the first o
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from celery.exceptions import Retry
+from celery.exceptions import Ignore, Reject, Retry
 
 from pgbeat.jobs.messages import kept_messages
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running.task_exceptions import Snooze
-from pgbeat.results.ending import Claim, EndRecorder, TaskEnding
+from pgbeat.results.ending import Claim, EndRecorder, TaskEnding, ignores_result
 from pgbeat.results.store import Joined
 from pgbeat.worker.finishing import attempt_ends
 from pgbeat.worker.recording import process_recorder
@@ -77,6 +77,19 @@ class _Kept(TaskEnding):
         else:
             self.recorded.raised(error, None)
         self._commit(lambda: None)
+
+    def rejected(self, error: Reject) -> None:
+        """Fails a run that raised `Reject`: Celery can't reject the message that its job keeps.
+
+        Raises `Ignore` if it does.
+        """
+        if error.requeue or not self.keeps_message:
+            return
+        task, request = self._task, self._request
+        is_stored = not ignores_result(task, request) or task.store_errors_even_if_ignored
+        self._backend.mark_as_failure(request.id, error, request=request, store_result=is_stored)
+        if self._has_committed:
+            raise Ignore(str(error)) from error
 
     def _acknowledges_failures(self) -> bool:
         return True

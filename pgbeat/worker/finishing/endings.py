@@ -8,7 +8,7 @@ from typing import Any
 
 from celery import Celery
 from celery._state import get_current_task
-from celery.exceptions import Ignore, Retry
+from celery.exceptions import Ignore, Reject, Retry
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.messages import JOB_HEADER, consumer_of
@@ -163,6 +163,8 @@ def settle(task: Any, error: BaseException, ending: TaskEnding | None) -> None:
         ending.has_raised = True
         if isinstance(error, Retry | Ignore):
             ending.replaced(error)
+        elif isinstance(error, Reject) and isinstance(ending, BatchEnding | MemberEnding):
+            ending.rejected(error)
 
 
 class RecordedEnd:

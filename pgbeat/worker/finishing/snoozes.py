@@ -21,7 +21,7 @@ from pgbeat.broker.transport.outbox import OutboxConnection
 from pgbeat.config import delays_in_table, is_own_broker, settings_of
 from pgbeat.jobs.messages import kept_messages
 from pgbeat.jobs.running.task_exceptions import Cancelled, Skip, Snooze, Suspended
-from pgbeat.results.ending import TaskEnding
+from pgbeat.results.ending import TaskEnding, ignores_result
 from pgbeat.worker.finishing import attempt_ends
 from pgbeat.worker.recording import process_recorder
 from pgbeat.worker.recording.attempts import Attempt
@@ -55,8 +55,8 @@ def _revoke(task: Any, end: Skip | Cancelled) -> None:
     attempt: Attempt | None = getattr(request, ATTEMPT, None)
     if attempt is not None:
         attempt.raised = end
-    ignores = task.ignore_result if request.ignore_result is None else request.ignore_result
-    task.backend.mark_as_revoked(request.id, str(end), request, store_result=not ignores)
+    is_stored = not ignores_result(task, request)
+    task.backend.mark_as_revoked(request.id, str(end), request, store_result=is_stored)
 
 
 def _arrange(task: Any, snooze: Snooze) -> None:

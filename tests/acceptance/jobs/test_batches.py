@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from celery import chain, chord
-from celery.exceptions import TaskRevokedError
+from celery.exceptions import Reject, TaskRevokedError
 
 import pgbeat
 from tests.support.apps import batches
@@ -127,20 +127,19 @@ def test_each_member_that_failed_is_retried_by_itself(site: Site, sql: Sql, pool
     assert sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
 
 
-@pytest.mark.parametrize("first", ["snooze", "skip", "fine", "fail"])
+@pytest.mark.parametrize("first", ["snooze", "skip", "fine", "fail", "reject"])
 def test_members_end_as_jobs_do(site: Site, sql: Sql, first: str) -> None:
-    """One is skipped, one snoozes, one fails, whichever of them was sent."""
+    """One is skipped, one snoozes, two fail, whichever of them was sent."""
     site.start("-P", "prefork", "-c", "1")
-    hows = sorted(("fine", "skip", "snooze", "fail"), key=lambda how: how != first)
+    hows = sorted(("fine", "skip", "snooze", "fail", "reject"), key=lambda how: how != first)
     calls = {how: site.delay("ends", how) for how in hows}
-    assert calls["fine"].get(timeout=30) is None
-    assert calls["snooze"].get(timeout=30) is None
-    with pytest.raises(ValueError, match="no"):
-        calls["fail"].get(timeout=30)
-    with pytest.raises(TaskRevokedError):
-        calls["skip"].get(timeout=30)
+    assert [calls[how].get(timeout=30) for how in ("fine", "snooze")] == [None] * 2
+    for how, error in (("fail", ValueError), ("skip", TaskRevokedError), ("reject", Reject)):
+        with pytest.raises(error, match="no"):
+            calls[how].get(timeout=30)
     assert ends(sql) == [
         ("fail", "failed", 1, 1),
+        ("reject", "failed", 1, 1),
         ("fine", "completed", 1, 1),
         ("skip", "skipped", 1, 1),
         ("snooze", "completed", 2, 1),

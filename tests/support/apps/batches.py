@@ -9,6 +9,7 @@ from time import sleep
 from typing import Any
 
 from celery import Celery
+from celery.exceptions import Reject
 from sqlalchemy import create_engine, text
 
 import pgbeat
@@ -70,7 +71,7 @@ def flaky(members: Members) -> list[int]:
 @app.task(
     shared=False,
     name="batches.ends",
-    pgbeat={"batch": 4, "batch_after": "0.3 s"},
+    pgbeat={"batch": 5, "batch_after": "0.3 s"},
     acks_on_failure_or_timeout=False,
 )
 def ends(members: Members) -> None:
@@ -80,6 +81,7 @@ def ends(members: Members) -> None:
         "skip": pgbeat.Skip("not now"),
         "snooze": pgbeat.Snooze(0.2),
         "fail": ValueError("no"),
+        "reject": Reject("no", requeue=False),
     }
     raise pgbeat.Failed(
         {
