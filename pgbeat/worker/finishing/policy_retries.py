@@ -77,7 +77,8 @@ def requeue_unsent(task: Any) -> None:
         try:
             return retry(*args, **kwargs)
         except Reject as rejected:
-            if rejected.requeue or not isinstance(rejected.reason, OperationalError):
+            is_unsent = isinstance(rejected.reason, OperationalError)
+            if rejected.requeue or not (is_unsent and task.acks_late):
                 raise
             raise Reject(rejected.reason, requeue=True) from rejected
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, Task
+from celery.exceptions import OperationalError, Reject
 
 from pgbeat.worker.finishing import endings, policy_retries, snoozes, task_run
 from pgbeat.worker.finishing.task_run import Step
@@ -74,6 +75,25 @@ def test_a_second_worker_in_a_process_replaces_what_the_first_did(app: Celery) -
             assert (task.run, task.on_replace) == (run, on_replace)
         else:
             assert (task.run.__wrapped__, task.on_replace.__wrapped__) == (run, on_replace)
+
+
+class Unsendable(Task):  # type: ignore[type-arg,unused-ignore]
+    """A task whose broker is away."""
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        raise OperationalError("it is away")
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_retry_that_cannot_be_sent(app: Celery, is_late: bool) -> None:
+    """A message that was acknowledged can't go back: the task has failed, as Celery stores then."""
+    app.task(double, name="unsent", shared=False, base=Unsendable, acks_late=is_late)
+    task_run.set_up(app)
+    task = app.tasks["unsent"]
+    task.push_request(called_directly=False, is_eager=False, args=(1,), kwargs={})
+    with pytest.raises(Reject) as rejected:
+        task.retry()
+    assert rejected.value.requeue is is_late
 
 
 def test_a_bound_task_may_be_called_as_a_function(app: Celery) -> None:
