@@ -208,7 +208,7 @@ def _other(task: Any, job: Job, first: Attempt, batch: BatchEnding) -> _Other:
         args, kwargs, embedded, refusal = (), {}, {}, refusal or error
     retries = int(headers.get("retries") or 0)
     attempt = Attempt(str(job.id), first.worker, retries, True, None)
-    own = task.request
+    own, properties = task.request, payload["properties"]
     request = {
         **headers,
         **embedded,
@@ -216,9 +216,13 @@ def _other(task: Any, job: Job, first: Attempt, batch: BatchEnding) -> _Other:
         "kwargs": kwargs,
         "hostname": own.hostname,
         "is_eager": False,
-        "delivery_info": {**payload["properties"].get("delivery_info", {}), "redelivered": False},
-        "reply_to": payload["properties"].get("reply_to"),
-        "correlation_id": payload["properties"].get("correlation_id"),
+        "delivery_info": {
+            **properties.get("delivery_info", {}),
+            "priority": properties.get("priority"),
+            "redelivered": False,
+        },
+        "reply_to": properties.get("reply_to"),
+        "correlation_id": properties.get("correlation_id"),
         ATTEMPT: attempt,
     }
     member = Member(str(job.id), args, kwargs, retries + 1)

@@ -82,8 +82,7 @@ def test_a_full_batch_starts_at_once(site: Site, sql: Sql) -> None:
     facts = sql("SELECT DISTINCT metadata #>> '{batch,members}' FROM pgbeat.executions")
     assert facts == [("4",)]
     assert sql("SELECT count(DISTINCT metadata #>> '{batch,id}') FROM pgbeat.executions") == [(1,)]
-    shown = shown_job(site, batch[0])
-    assert shown["executions"][0]["metadata"]["batch"]["members"] == 4
+    assert shown_job(site, batch[0])["executions"][0]["metadata"]["batch"]["members"] == 4
     [waiting] = ids(calls).difference(batch)
     assert shown_job(site, waiting)["where"]["cause"] == "batch"
     assert sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
@@ -139,8 +138,8 @@ def test_members_end_as_jobs_do(site: Site, sql: Sql, first: str) -> None:
             calls[how].get(timeout=30)
     assert ends(sql) == [
         ("fail", "failed", 1, 1),
-        ("reject", "failed", 1, 1),
         ("fine", "completed", 1, 1),
+        ("reject", "failed", 1, 1),
         ("skip", "skipped", 1, 1),
         ("snooze", "completed", 2, 1),
     ]
@@ -254,8 +253,9 @@ def test_only_the_first_member_learns_that_it_is_cancelled(site: Site, sql: Sql)
 
 
 def test_members_of_chords_and_chains(site: Site, sql: Sql) -> None:
-    """A chord gets their results, and a chain goes on with its own."""
-    site.start("-P", "prefork", "-c", "2")
+    """A chord gets their results, and a chain goes on with its own, and its own priority."""
+    settings = json.dumps({"task_inherit_parent_priority": True})
+    site.start("-P", "prefork", "-c", "2", TESTS_SETTINGS=settings)
     total, double = site.task("total"), site.task("double")
     add = site.client.tasks["batches.add"]
     summed = chord([add.s(number, shop="a") for number in range(4)], total).delay()
@@ -264,6 +264,10 @@ def test_members_of_chords_and_chains(site: Site, sql: Sql) -> None:
     assert [each.get(timeout=60) for each in linked] == [22, 42]
     assert max(map(len, site.batches())) > 1
     until(lambda: all_ended(sql), 30, "all have ended")
+    for number in (5, 6):
+        chain(add.s(1, shop="c").set(priority=number), site.task("many")).delay()
+    priorities = "SELECT priority FROM pgbeat.jobs WHERE task = 'batches.many' ORDER BY 1"
+    until(lambda: sql(priorities) == [(5,), (6,)], 30, "both have been sent")
 
 
 def test_bodies_of_chords_and_links_run_in_batches(site: Site, sql: Sql) -> None:
@@ -368,14 +372,12 @@ def test_a_killed_worker_returns_all_members(site: Site, sql: Sql, killed: str) 
     first = site.start("-P", "prefork", "-c", "1", "-n", "first@%h")
     calls = [site.delay("held") for _ in range(3)]
     until(lambda: len(site.journal()) == 1, 30, "the batch runs")
-    running = "SELECT count(*) FROM pgbeat.running_executions"
-    until(lambda: sql(running) == [(3,)], 30, "all are written")
-    child = int(site.journal()[0].split()[1])
+    until(lambda: len(sql("SELECT FROM pgbeat.running_executions")) == 3, 30, "all are written")
     if killed == "worker":
         first.kill_group()
         site.start("-P", "prefork", "-c", "1", "-n", "second@%h")
     else:
-        os.kill(child, signal.SIGKILL)
+        os.kill(int(site.journal()[0].split()[1]), signal.SIGKILL)
     assert [call.get(timeout=60) for call in calls] == [call.id for call in calls]
     until(lambda: all_ended(sql), 30, "all have ended")
     assert sql("SELECT state, executions, count(*) FROM pgbeat.jobs GROUP BY 1, 2") == [
