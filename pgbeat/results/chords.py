@@ -146,7 +146,7 @@ def _end(backend: "ResultBackend", connection: Connection, group_id: str, chord:
         except Exception as error:
             if is_temporary(error):
                 raise  # the transaction is repeated
-            _fail(backend, connection, group_id, body, _caused("Callback error: %r", error))
+            _fail(backend, connection, group_id, body, _caused(f"Callback error: {error!r}", error))
 
 
 def _fail(
@@ -199,7 +199,7 @@ def _last_tasks(signature: Any) -> Iterator[Any]:
 
 
 def _caused(message: str, cause: Any) -> ChordError:
-    error = ChordError(message % (cause,))
+    error = ChordError(message)
     error.__cause__ = cause if isinstance(cause, BaseException) else None
     return error
 
@@ -216,7 +216,7 @@ def _values(backend: "ResultBackend", group_id: str, parts: PGresult) -> list[An
         if status in states.EXCEPTION_STATES:
             value = backend.exception_to_python(value)
         if status in states.PROPAGATE_STATES:
-            raise _caused(f"Dependency {task_id} raised %r", value)
+            raise _caused(f"Dependency {task_id} raised {value!r}", value)
         values.append(value)
         by_task[task_id] = value
     header = backend.restore_group(group_id, cache=False)

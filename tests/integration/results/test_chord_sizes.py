@@ -119,12 +119,12 @@ def test_a_size_that_comes_first_keeps_no_body(backend: ResultBackend, sql: Sql)
 
 def test_a_part_that_failed_fails_the_chord(backend: ResultBackend, sql: Sql) -> None:
     body = backend.app.signature("sizes.body", options={"task_id": "body"})
-    request = Context(id="m", group="c1", group_index=0, chord=body, task="sizes.member")
-    backend.mark_as_failure("m", ValueError("it fails"), request=request)
+    request = Context(id="50% done", group="c1", group_index=0, chord=body, task="sizes.member")
+    backend.mark_as_failure("50% done", ValueError("it fails"), request=request)
     backend.set_chord_size("c1", 1)
     assert bodies(sql) == []
     assert backend.app.AsyncResult("body").state == "FAILURE"
-    assert "it fails" in str(backend.app.AsyncResult("body").result)
+    assert "50% done raised ValueError('it fails')" in str(backend.app.AsyncResult("body").result)
 
 
 def requests(sql: Sql) -> list[Context]:
