@@ -1,7 +1,7 @@
 """What is held after a restore."""
 
 from pgbeat.database.fence import Server
-from pgbeat.monitoring.fences import Fence, Held
+from pgbeat.monitoring.fences import Fence
 from pgbeat.views import View
 
 
@@ -12,8 +12,3 @@ def fence(server: Server, last: Fence | None) -> View:
         "timeline": server.timeline,
         "fence": None if last is None else last._asdict(),
     }
-
-
-def held_task(row: Held) -> View:
-    """Returns a task that is held."""
-    return row._asdict()

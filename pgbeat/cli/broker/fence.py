@@ -101,9 +101,7 @@ def tasks_command(target: Target, ended: Path | None) -> None:
             for row in fences.held_tasks(connection, held)
             if known is None or row.is_among(known)
         ]
-    printing.show_listing(
-        rows, json_of=views.held_task, cells_of=_cells, names={"id"}, none="No task is held."
-    )
+    printing.show_listing(rows, cells_of=_cells, names={"id"}, none="No task is held.")
 
 
 @fence_command.command("release")

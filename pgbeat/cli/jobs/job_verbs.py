@@ -72,10 +72,6 @@ def _where(job: Job) -> str:
     return f"job {job.id}: {job_views.now_is(job)}"
 
 
-def _updated(before: Job, after: Job) -> str:
-    return f"Updated {_where(after)}"
-
-
 _some_ids = click.argument("ids", metavar="[ID]...", nargs=-1)
 _priority = click.IntRange(0, 255)
 
@@ -182,7 +178,8 @@ def update_command(
     values |= {"lane": None} if no_lane else {}
     if not values:
         raise click.UsageError("nothing to update; give at least one option (see --help)")
-    _apply(target, actor, ids, "update", _updated, {"values": values}, selection)
+    change = {"values": values}
+    _apply(target, actor, ids, "update", lambda _, job: f"Updated {_where(job)}", change, selection)
 
 
 _PLACES = ["front", "back", "before", "after"]

@@ -99,7 +99,8 @@ def _run(
                 if done.before != done.after:
                     log("postgres", f"the schema is at {done.after}")
                 commands = _commands(log, port, opens=opens, **worker)
-                session = DevSession(name, commands, _environment(), log)
+                environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+                session = DevSession(name, commands, environment, log)
                 return session.run(changes, interruption)
         except DBAPIError as error:
             raise BadInput(str(unreachable(error, target))) from None
@@ -142,10 +143,6 @@ def _commands(
 
 #: A worker that is alone asks no others what they know, and so starts a second sooner.
 _QUICKER = ("--without-mingle", "--without-gossip")
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONUNBUFFERED": "1"}
 
 
 def _path(app: "Celery") -> str:

@@ -69,32 +69,20 @@ def in_zone(wall: datetime, local: ZoneInfo, flag: str) -> datetime:
     raise click.BadParameter(problem, param_hint=f"'{flag}'")
 
 
-def json_array(text: str) -> list[Any]:
-    """Reads a JSON array."""
-    values: list[Any] = _json(text, list, "an array", '[1, "two"]')
-    return values
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """Reads a JSON object."""
-    values: dict[str, Any] = _json(text, dict, "an object", '{"area": "DK1"}')
-    return values
-
-
-def json_value(text: str) -> Any:
-    """Reads any JSON."""
-    return _json(text, object, "a value", '"paid"')
-
-
-def _json(text: str, kind: type, noun: str, example: str) -> Any:
+def _json(kind: type, noun: str, example: str) -> Callable[[str], Any]:
+    """Returns what reads JSON of that kind."""
     advice = f"write {noun}, for example '{example}'"
-    try:
-        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
-        raise click.BadParameter(f"{text!r} is not JSON ({error}); {advice}") from None
-    if not isinstance(value, kind):
-        raise click.BadParameter(f"{text!r} is not {noun}; {advice}")
-    return value
+
+    def read(text: str) -> Any:
+        try:
+            value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+        except (ValueError, RecursionError) as error:
+            raise click.BadParameter(f"{text!r} is not JSON ({error}); {advice}") from None
+        if not isinstance(value, kind):
+            raise click.BadParameter(f"{text!r} is not {noun}; {advice}")
+        return value
+
+    return read
 
 
 def _finite(digits: str) -> float:
@@ -131,9 +119,9 @@ Kind = Mapping[str, Any]
 FLAG: Kind = {"is_flag": True}
 LENGTH: Kind = {"type": duration, "metavar": "TIME"}
 MOMENT: Kind = {"type": read_moment, "metavar": "WHEN"}
-JSON_ARRAY: Kind = {"type": json_array, "metavar": "JSON"}
-JSON_OBJECT: Kind = {"type": json_object, "metavar": "JSON"}
-JSON: Kind = {"type": json_value, "metavar": "JSON"}
+JSON_ARRAY: Kind = {"type": _json(list, "an array", '[1, "two"]'), "metavar": "JSON"}
+JSON_OBJECT: Kind = {"type": _json(dict, "an object", '{"area": "DK1"}'), "metavar": "JSON"}
+JSON: Kind = {"type": _json(object, "a value", '"paid"'), "metavar": "JSON"}
 #: May be repeated.
 LABELS: Kind = {"multiple": True, "callback": read_labels, "metavar": "NAME=VALUE"}
 GLOBS: Kind = {"multiple": True, "callback": _as_list, "metavar": "GLOB"}
