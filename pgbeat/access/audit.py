@@ -179,10 +179,11 @@ def _write(
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns values as the audit log keeps them: JSON."""
-    return {name: _as_json(value) for name, value in values.items()}
+    return {name: as_json(value) for name, value in values.items()}
 
 
-def _as_json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
+    """Returns a value as JSON has it: times in ISO 8601 (UTC), lengths of time in seconds."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, timedelta):

@@ -17,6 +17,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pgbeat.access import audit
 from pgbeat.cli import AS_JSON, TARGET
 from pgbeat.cli.terminal import tables
 from pgbeat.monitoring.schedule_health import Health
@@ -136,13 +137,8 @@ def literal(value: Any) -> str:
 def _plain(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-        return int(seconds) if seconds.is_integer() else seconds
-    if isinstance(value, UUID):
-        return str(value)
+    if isinstance(value, datetime | timedelta | UUID):
+        return audit.as_json(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
