@@ -27,7 +27,6 @@ from pgbeat.jobs.messages import headers
 from pgbeat.jobs.policy import task_policies
 from pgbeat.jobs.preparing.placeholders import Facts
 from pgbeat.jobs.rows import new_jobs
-from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Tick
 
 logger = logging.getLogger("celery.beat.pgbeat")
@@ -169,7 +168,8 @@ class PlainLaunches:
         wrong with the row.
         """
         row = evaluation.schedule
-        call = repr((row.args, row.kwargs, row.options)) if _says_more(row) else ""
+        says = (row.args, row.kwargs, row.options)
+        call = repr(says) if any(says) else ""
         key = (row.task, row.queue, row.source == "code", call, facts.interval_start is None)
         envelope = self._envelopes.get(key)
         if envelope is None and learn:
@@ -214,10 +214,6 @@ class PlainLaunches:
             str(settings.job_retry_base).encode(),
             str(settings.job_retry_cap).encode(),
         ]
-
-
-def _says_more(row: Schedule) -> bool:
-    return bool(row.args or row.kwargs or row.options)
 
 
 def _payload(envelope: Message, facts: Facts) -> str:

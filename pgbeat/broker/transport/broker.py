@@ -63,10 +63,6 @@ class _Published(NamedTuple):
     commit: bytes | None
 
 
-def _commit_alike(one: _Published, other: _Published) -> bool:
-    return one.commit == other.commit
-
-
 class Broker:
     """One broker as this process knows it."""
 
@@ -87,7 +83,9 @@ class Broker:
         #: Sessions in a row that failed soon after they were opened.
         self._failures = 0
         self._unbound: dict[str, float] = {}
-        self._group = GroupCommit(self._put, self._put_all, _commit_alike)
+        self._group = GroupCommit(
+            self._put, self._put_all, lambda one, other: one.commit == other.commit
+        )
         #: Open kombu connections.
         self.users = 0
         #: This process's former consumers whose leases have not ended yet.

@@ -45,7 +45,8 @@ def take(connection: Connection, namespace: str, *, limit: int = 1000) -> int:
         incidents[key], is_sent = before.after(failure)
         changed[key] = incidents[key]
         if is_sent:
-            sent.append(_Sent(row.id, _told(row, incidents[key])))
+            told = {"incident": incidents[key].shown} if row.per_incident else None
+            sent.append(_Sent(row.id, told))
         else:
             dropped.append(str(row.id))
     connection.execute(_WRITE, {"rows": connections.recordset(changed.values())})
@@ -62,7 +63,3 @@ def _key(row: Row[Any]) -> Key:
 def _known(connection: Connection, keys: Collection[Key]) -> dict[Key, Incident]:
     rows = connection.execute(_KNOWN, {"keys": connections.recordset(keys)})
     return {Key(*row[:3]): Incident(*row) for row in map(tuple, rows)}
-
-
-def _told(row: Row[Any], incident: Incident) -> dict[str, Any] | None:
-    return {"incident": incident.shown} if row.per_incident else None
