@@ -81,21 +81,9 @@ def all_of(sections: Iterable[FormSection]) -> tuple[FormField, ...]:
     return tuple(field for section in sections for field in section.fields)
 
 
-def given(fields: Iterable[FormField], posted: Mapping[str, str]) -> dict[str, str]:
-    """Returns the text of each field."""
-    names = (field.name for field in fields)
-    return {name: posted.get(name, "").replace("\r\n", "\n").strip() for name in names}
-
-
 def original(values: Mapping[str, Any]) -> Form:
     """Returns the form of a thing as it is, which changes only what will differ."""
     return Form(values, before=json.dumps(values))
-
-
-def changed(written: Mapping[str, str], posted: Mapping[str, str]) -> dict[str, str]:
-    """Returns the fields that differ from `before`. Raises `InvalidJob`."""
-    first = before(posted)
-    return {name: value for name, value in written.items() if value != first.get(name, "")}
 
 
 def read(fields: Sequence[FormField], written: Mapping[str, str]) -> dict[str, Any]:

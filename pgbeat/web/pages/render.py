@@ -165,7 +165,8 @@ class Visit(WebCall):
 
     def given(self, fields: Iterable[FormField]) -> dict[str, str]:
         """Returns what was posted in each of the fields."""
-        return forms.given(fields, self.posted)
+        names = (field.name for field in fields)
+        return {name: self.posted.get(name, "").replace("\r\n", "\n").strip() for name in names}
 
     def text(self, name: str, most: int | None = None) -> str:
         """Returns what was posted in a field; of a longer text the first `most` characters."""
@@ -177,7 +178,8 @@ class Visit(WebCall):
 
     def changed(self, written: Mapping[str, str]) -> dict[str, str]:
         """Returns those that differ from what the form was made with. Raises `InvalidJob`."""
-        return forms.changed(written, self.posted)
+        first = forms.before(self.posted)
+        return {name: value for name, value in written.items() if value != first.get(name, "")}
 
     def refused(
         self, error: Exception, written: Mapping[str, str], nothing: str, **more: Any

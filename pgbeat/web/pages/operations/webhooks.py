@@ -45,13 +45,7 @@ _FILTERS = (
 _NEW = (_NAME, _URL, _FORMAT, _KEY, _PER_INCIDENT, *_FILTERS)
 _EDITED = (_URL, _PER_INCIDENT._replace(open=None), *_FILTERS)
 #: What a field means that was cleared.
-_EMPTY: dict[str, Any] = {
-    "url": "",
-    "per_incident": None,
-    "schedules": [],
-    "tasks": [],
-    "labels": {},
-}
+_EMPTY: dict[str, Any] = {"url": "", "schedules": [], "tasks": [], "labels": {}}
 _NO_EVENTS = {"events": "choose one or more"}
 #: The events in words.
 _WHEN = {name: event.when.replace("`", "") for name, event in EVENTS.items()}
@@ -166,13 +160,7 @@ def _show(
 
 def _written(row: webhooks.Webhook) -> dict[str, str]:
     """Returns the fields of the form."""
-    return {
-        "url": row.url,
-        "per_incident": "yes" if row.per_incident else "no",
-        "schedules": ", ".join(row.schedules),
-        "tasks": ", ".join(row.tasks),
-        "labels": json.dumps(row.labels, ensure_ascii=False) if row.labels else "",
-    }
+    return {field.name: forms.text(field.kind, getattr(row, field.name)) for field in _EDITED}
 
 
 @router.post("/console/webhooks/{name}")
@@ -238,7 +226,7 @@ def _edit(visit: Visit, name: str) -> Response:
         if not events:
             raise forms.Mistakes(_NO_EVENTS)
         changes = forms.read(_EDITED, visit.changed(written))
-        changes |= {key: _EMPTY[key] for key, value in changes.items() if value is None}
+        changes |= {key: _EMPTY.get(key) for key, value in changes.items() if value is None}
         if events != forms.before(visit.posted).get("events"):
             changes["events"] = events
         if not changes:
