@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from fastapi import APIRouter
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, Field
 from sqlalchemy import Connection
 
 from pgbeat.errors import InvalidJob
@@ -83,8 +83,6 @@ class BulkOrder(Body):
 class BulkProblem(BaseModel):
     """Why a job was left alone."""
 
-    model_config = ConfigDict(from_attributes=True)
-
 
 class BulkDone(BaseModel):
     """What was done, in this request."""
@@ -131,7 +129,7 @@ def change_jobs(call: TheCall, body: BulkOrder) -> BulkDone:
         first=[FoundJob.model_validate(views.job(row)) for row in first],
         done=new.done,
         left=new.left,
-        problems=[BulkProblem.model_validate(problem) for problem in new.problems],
+        problems=[BulkProblem.model_validate(problem._asdict()) for problem in new.problems],
         action=new.action,
         next=following,
     )

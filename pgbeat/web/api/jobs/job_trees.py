@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from pgbeat.jobs.explaining import tree
 from pgbeat.jobs.explaining.tree import Kind, Relation
@@ -18,8 +18,6 @@ router = APIRouter(prefix="/jobs", tags=["jobs"])
 
 class TreeNode(BaseModel):
     """A job or another task, what groups them, or siblings that are left out (`more`)."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     kind: Kind = Field(description="`job_group` is pgbeat's group; `hidden` a job of others.")
     id: str | None = Field(description="Of the job, task or group.")
@@ -51,8 +49,6 @@ class TreeNode(BaseModel):
 class JobTree(BaseModel):
     """The tree of which a job is a part."""
 
-    model_config = ConfigDict(from_attributes=True)
-
     root: TreeNode
     is_whole: bool = Field(description="False if it has more than 10,000 jobs.")
 
@@ -73,4 +69,4 @@ def job_tree(
         job = visible_job(connection, call, job_id)
         prefix = lookup.prefix_of(call.backend.celery.conf)
         whole = tree.of_job(connection, call.redactor, job, prefix=prefix, siblings=siblings)
-    return JobTree.model_validate(whole)
+    return JobTree.model_validate(whole, from_attributes=True)

@@ -5,7 +5,7 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from pgbeat.monitoring.rollups import errors as domain
 from pgbeat.web.api.bodies import Length, of_row
@@ -17,8 +17,6 @@ router = APIRouter(tags=["jobs"])
 @of_row(domain.ErrorPattern)
 class ErrorGroup(BaseModel):
     """Failed jobs whose errors have the same pattern."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     pattern: str = Field(
         description="The first line of their errors, with `*` for each value.",
@@ -37,8 +35,6 @@ class ErrorGroup(BaseModel):
 @of_row(domain.ErrorReport)
 class Errors(BaseModel):
     """The errors of jobs that failed, the most frequent first."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     jobs: int = Field(description="All failed jobs of the span.")
     is_lower_bound: bool = Field(
@@ -67,4 +63,4 @@ def get_errors(
         errors = domain.errors(
             connection, call.namespace, task=task, since=since, limit=limit, mask=mask
         )
-    return Errors.model_validate(errors)
+    return Errors.model_validate(errors, from_attributes=True)

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from pgbeat.monitoring import finder
 from pgbeat.web.calls import TheCall
@@ -13,8 +13,6 @@ router = APIRouter(tags=["scheduler"])
 
 class FoundThing(BaseModel):
     """Something that was found."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     kind: finder.Kind
     name: str = Field(description="Its name; of a job, the id.")
@@ -33,4 +31,4 @@ def find(
         hits = finder.find(
             connection, call.namespace, call.caller, text, tasks=call.backend.celery.tasks
         )
-    return [FoundThing.model_validate(hit) for hit in hits]
+    return [FoundThing.model_validate(hit, from_attributes=True) for hit in hits]

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from pgbeat.monitoring.rollups import load as loads
 from pgbeat.web.api.bodies import Length, of_row
@@ -17,8 +17,6 @@ router = APIRouter(tags=["scheduler"])
 class LoadPoint(BaseModel):
     """The load of one step. Durations are seconds, of jobs that began and have ended."""
 
-    model_config = ConfigDict(from_attributes=True)
-
     at: datetime = Field(description="When the step begins.")
     waiting_p50: float | None = Field(examples=[0.012])
     waiting_p95: float | None = Field(examples=[0.25])
@@ -30,8 +28,6 @@ class LoadPoint(BaseModel):
 @of_row(loads.Load)
 class LoadSeries(BaseModel):
     """The load over time."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     kind: str = Field(description="`all`, `task`, `lane` or `queue`.", examples=["task"])
     name: str = Field(description="Its name; empty for all.", examples=["shop.tasks.import"])
@@ -62,4 +58,4 @@ def get_load(
         load = loads.load(
             connection, call.namespace, task=task, lane=lane, queue=queue, since=since, step=step
         )
-    return LoadSeries.model_validate(load)
+    return LoadSeries.model_validate(load, from_attributes=True)

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from pgbeat.monitoring.rollups import tasks
 from pgbeat.web.api.bodies import of_row
@@ -15,8 +15,6 @@ router = APIRouter(tags=["scheduler"])
 @of_row(tasks.TaskUsage)
 class FoundTaskUsage(BaseModel):
     """A task in the last 24 hours. Durations are seconds, of jobs that began and have ended."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     name: str = Field(examples=["shop.sync"])
     untracked: int = Field(description="Messages that workers received without tracking them.")
@@ -40,7 +38,7 @@ def list_tasks(
     with call.listing() as connection:
         page = tasks.listing(connection, call.namespace, search=search, limit=limit)
     return TaskList(
-        tasks=[FoundTaskUsage.model_validate(row) for row in page.rows],
+        tasks=[FoundTaskUsage.model_validate(row._asdict()) for row in page.rows],
         has_more=page.has_more,
         untracked=page.untracked,
     )
