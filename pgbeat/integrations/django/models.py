@@ -9,6 +9,7 @@ from typing import Any, ClassVar, get_args
 
 from django.db import models
 
+from pgbeat.database.tables import JOB_STATES
 from pgbeat.integrations.django import databases, schema
 from pgbeat.schedules import AfterMatch, AfterOutcome, CatchUp, Overlap
 
@@ -219,9 +220,7 @@ class Job(Row):
     id = models.UUIDField(primary_key=True)
     namespace = models.CharField()
     task = models.CharField()
-    state = _choice(
-        "pending", "scheduled", "running", "paused", "completed", "failed", "cancelled", "skipped"
-    )
+    state = _choice(*JOB_STATES)
     description = models.TextField(null=True)
     labels = _json()
     metadata = _json()
