@@ -1,13 +1,12 @@
 """Functions that run as the schema's owner run nothing of those who can call them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psycopg
 import pytest
 
 from pgbeat.access.roles import PROFILES, Profile
 from tests.support.databases import Role
-from tests.support.roles import drop, make
 from tests.support.rows import Sql
 
 #: The columns that the trigger of messages reads.
@@ -23,19 +22,6 @@ TRAP = """
         FOR EACH STATEMENT EXECUTE FUNCTION pgbeat.announce_messages();
     INSERT INTO messages VALUES ({values})
 """
-
-
-@pytest.fixture
-def with_profile(database: str) -> Iterator[Callable[[Profile], Role]]:
-    roles: list[Role] = []
-
-    def with_rights(profile: Profile) -> Role:
-        roles.append(make(database, profile))
-        return roles[-1]
-
-    yield with_rights
-    for role in roles:
-        drop(database, role)
 
 
 @pytest.mark.parametrize("profile", PROFILES)

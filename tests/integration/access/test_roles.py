@@ -84,19 +84,6 @@ REFUSED: dict[Profile, dict[str, str]] = {
 }
 
 
-@pytest.fixture
-def with_profile(database: str) -> Iterator[Callable[[Profile], Role]]:
-    made: list[Role] = []
-
-    def make(profile: Profile) -> Role:
-        made.append(roles.make(database, profile))
-        return made[-1]
-
-    yield make
-    for role in made:
-        roles.drop(database, role)
-
-
 # ----- the command
 
 BROKER = (

@@ -1,7 +1,7 @@
 """Fences: what they hold, what they refuse, and what the server is known by."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from pgbeat.jobs.verbs import control
 from pgbeat.monitoring.fences import Held
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.databases import connected
-from tests.support.jobs import JobControl, job_controls, make_app
+from tests.support.jobs import JobControl, make_app
 from tests.support.rows import make_lane, make_schedule, unit_on
 from tests.support.threads import waiting
 
@@ -78,12 +78,6 @@ def test_all_is_held_and_released_but_what_was_paused_before(
     ]
     assert run(database, "fence", "raise", "--admin", "--yes").exit_code == 0
     assert read(database, "fence")["fence"]["epoch"] > shown["epoch"]
-
-
-@pytest.fixture
-def job_control(app: Celery, database: str) -> Iterator[JobControl]:
-    with job_controls(database, app) as make:
-        yield make()
 
 
 def held(database: str, *options: str) -> set[str]:

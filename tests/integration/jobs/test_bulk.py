@@ -1,6 +1,5 @@
 """Changes of all jobs that a filter matches."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -20,11 +19,6 @@ from tests.support.rows import make_job, make_lane
 RETRY = Order("retry", {"job_source": "user_cli"})
 #: Who is recorded.
 ROOT = replace(ADMIN, origin="cli")
-
-
-@pytest.fixture
-def job_control(make_job_control: Callable[[], JobControl]) -> JobControl:
-    return make_job_control()
 
 
 def carry_out(
