@@ -142,13 +142,13 @@ class TransportWorkers(Processes):
         """Waits until they are."""
         until(self.is_empty, seconds, "all messages are acknowledged")
 
-    def sweep(self, times: int = 1, seconds: float = 20.0) -> None:
+    def sweep(self, times: int = 1) -> None:
         """Waits until somebody has looked for the dead, so often: each time one is put there."""
         for _ in range(times):
             [(dead,)] = self.sql(_A_DEAD_ONE)
             until(
                 lambda d=dead: not self.sql("SELECT 1 FROM pgbeat.consumers WHERE id = %s", d),  # type: ignore[misc]
-                seconds,
+                20,
                 "a sweep",
             )
 

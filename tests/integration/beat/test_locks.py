@@ -42,9 +42,9 @@ def add(sql: Sql, name: str = "s", job: str = "{}", **values: Any) -> None:
     make_schedule(sql, name, due="0 seconds", job_policy=job, **values)
 
 
-def add_others(sql: Sql, count: int = 20) -> None:
-    """Schedules that are due at the same time, half of them five times a second."""
-    for number in range(count):
+def add_others(sql: Sql) -> None:
+    """Twenty schedules that are due at the same time, half of them five times a second."""
+    for number in range(20):
         every = "0.2 seconds" if number % 2 else "1 hour"
         add(sql, f"other {number}", every=every, starts_at="2020-01-01T00:00Z")
 
@@ -63,10 +63,10 @@ def ticks(sql: Sql, name: str) -> list[str]:
     ]
 
 
-def others_go_on(sql: Sql, count: int = 20) -> None:
+def others_go_on(sql: Sql) -> None:
     """Waits until all the others were decided, and those that are due often twice from now on."""
     query = "SELECT count(DISTINCT schedule) FROM pgbeat.ticks WHERE schedule LIKE 'other %'"
-    until(lambda: sql(query) == [(count,)], 20, "all others are decided")
+    until(lambda: sql(query) == [(20,)], 20, "all others are decided")
     before = len(ticks(sql, "other 1"))
     until(lambda: len(ticks(sql, "other 1")) >= before + 2, 20, "another goes on")
 

@@ -107,9 +107,9 @@ def test_what_waits_is_never_too_late(sql: Sql, at: At) -> None:
     assert said(scheduler.ticks) == [("launched", 0)] * 2
 
 
-def end_all(sql: Sql, scheduler: Scheduler, most: int = 50) -> None:
+def end_all(sql: Sql, scheduler: Scheduler) -> None:
     """Ends one job after the other, the scheduler looking after each."""
-    for _ in range(most):
+    for _ in range(50):
         if not sql("SELECT 1 FROM pgbeat.jobs WHERE state = 'pending'"):
             return
         assert sql("SELECT count(*) FROM pgbeat.jobs WHERE state = 'pending'") == [(1,)]

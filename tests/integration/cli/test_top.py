@@ -65,9 +65,9 @@ class Terminal:
         self._file, self.process = file, process
         self.printed = ""
 
-    def read_until(self, pattern: str, seconds: float = 30.0) -> None:
+    def read_until(self, pattern: str) -> None:
         """Reads what is printed until it matches."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + 30
         while not re.search(pattern, self.printed):
             assert time.monotonic() < deadline, self.printed[-2000:]
             self.printed += os.read(self._file, 65536).decode(errors="replace")

@@ -44,9 +44,9 @@ def wrong(definition: Any) -> list[str]:
     return [line.strip() for line in others]
 
 
-def july(*days: int, at: str = "00:00") -> list[str]:
-    """That time on days of July 2026, of which the 6th is a Monday."""
-    return [f"2026-07-{day:02} {at}" for day in days]
+def july(*days: int) -> list[str]:
+    """Midnight on days of July 2026, of which the 6th is a Monday."""
+    return [f"2026-07-{day:02} 00:00" for day in days]
 
 
 def test_days_of_the_week() -> None:

@@ -40,12 +40,12 @@ from tests.support.transport_workers import transport_url
 NOWHERE = "pgbeat+postgresql://me:secret@127.0.0.1:1/nowhere"
 
 
-def socket_url(dsn: str, scheme: str = "pgbeat+postgresql") -> str:
+def socket_url(dsn: str) -> str:
     """The DSN without a query, the socket's folder where the host is."""
     parts = conninfo_to_dict(dsn)
     host = quote(str(parts["host"]), safe="")
     port = f":{parts['port']}" if "port" in parts else ""
-    return f"{scheme}://{parts['user']}@{host}{port}/{parts['dbname']}"
+    return f"pgbeat+postgresql://{parts['user']}@{host}{port}/{parts['dbname']}"
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])

@@ -211,16 +211,12 @@ def in_flight(connection: Any, inbox: Inbox, loop: Loop, publisher: Any, databas
     loop.step()
     session = connection.transport._session
     loop.until(lambda: len(session._plan.states) and session._plan.states.all_awaited)
-    loop.until(lambda: session._request is None and not any_hungry(session))
+    loop.until(lambda: session._request is None and not session._plan.states.claimable)
     publish(publisher, "q", *range(5))
     with psycopg.connect(database) as blocker:  # until it ends, there is no answer
         blocker.execute("LOCK TABLE kombu_message IN ACCESS EXCLUSIVE MODE")
         loop.until(lambda: session._request is not None)
     assert inbox.messages == []
-
-
-def any_hungry(session: Any) -> bool:
-    return bool(session._plan.states.claimable)
 
 
 @pytest.mark.parametrize("end", ["cancel", "close"])
