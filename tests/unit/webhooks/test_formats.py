@@ -237,20 +237,13 @@ def test_the_longest_texts_fit(format: str) -> None:
 
 
 def test_nothing_is_markdown_in_discord_and_titles_have_one_line() -> None:
-    for format in SCHEMAS:
-        event = {
-            "type": "job.failed",
-            "data": {"task": "a\n*b*", "error": "[x](https://evil)\n`c`"},
-        }
-        title = formats.notice(event, "default", "").title
-        assert title == "a *b* failed"
-        _, _, sent = formats.request(
-            format, event, url=URL, secret=KEYS.get(format, "x"), namespace="default", console=""
-        )
-        if format == "discord":
-            [embed] = json.loads(sent)["embeds"]
-            assert embed["title"] == r"a \*b\* failed"
-            assert embed["fields"][0]["value"] == "\\[x\\](https://evil)\n\\`c\\`"
+    data = {"task": "a\n*b*", "error": "[x](https://evil)\n`c`"}
+    notice = formats.notice({"type": "job.failed", "data": data}, "default", "")
+    assert notice.title == "a *b* failed"
+    _, _, said = request("discord", "job.failed", data=data)
+    [embed] = said["embeds"]
+    assert embed["title"] == r"a \*b\* failed"
+    assert embed["fields"][0]["value"] == "\\[x\\](https://evil)\n\\`c\\`"
 
 
 @pytest.mark.parametrize("format", ENDS)
@@ -259,11 +252,7 @@ def test_incidents_with_long_names_have_keys_of_their_own(format: str) -> None:
     for task in ("t" * 600 + "a", "t" * 600 + "b"):
         ours = {}
         for kind in ("job.failed", "job.recovered"):
-            event = {"type": kind, "data": {"task": task}}
-            url, _, sent = formats.request(
-                format, event, url=URL, secret=KEYS[format], namespace="n", console=""
-            )
-            said = json.loads(sent)
+            url, _, said = request(format, kind, data={"task": task})
             alias = unquote(url.removeprefix(f"{URL}/").partition("/")[0])
             ours[kind] = said.get("dedup_key") or said.get("alias") or alias
         assert ours["job.failed"] == ours["job.recovered"]
