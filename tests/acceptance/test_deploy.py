@@ -31,7 +31,7 @@ from pgbeat.monitoring.metrics.families import FAMILIES, histogram
 from pgbeat.version import __version__
 from tests.support.databases import connected, statements
 from tests.support.processes import ROOT
-from tests.support.rows import Sql, make_job, make_lane
+from tests.support.rows import Sql, make_job, make_lane, make_schedule, make_webhook
 
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
@@ -345,17 +345,11 @@ def _render(connection: Connection, settings: Settings) -> str:
 def _one_of_everything(sql: Sql) -> None:
     sql("SELECT pgbeat.adopt_broker()")
     sql("INSERT INTO kombu_queue (name) VALUES ('q')")
-    [(key,)] = sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, last_success) "
-        "VALUES ('s', 't', '1 hour', now()) RETURNING id"
-    )
+    key = make_schedule(sql, last_success="now")
     make_lane(sql, "l", 1)
     make_job(sql)
     make_job(sql, "failed", schedule_id=key)
-    sql(
-        "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
-        "VALUES ('w', 'https://example.org', 's', '{job.failed}')"
-    )
+    make_webhook(sql)
 
 
 def _sums() -> list[CounterValue]:

@@ -131,6 +131,12 @@ def make_calendar(sql: Sql, name: str = "office", **definition: Any) -> None:
     insert(sql, "calendars", {"name": name, "definition": definition})
 
 
+def make_group(sql: Sql, **values: Any) -> str:
+    """Writes a group of jobs, which runs unless told otherwise; returns its id."""
+    given = {"job_source": "user_cli", "created_by": "user:alice"}
+    return str(insert(sql, "groups", given | values, "id"))
+
+
 def make_template(sql: Sql, name: str = "t", **values: Any) -> None:
     """Writes a template of `tests.add`, unless told otherwise."""
     insert(sql, "templates", {"name": name, "task": "tests.add"} | values)

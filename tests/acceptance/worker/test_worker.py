@@ -21,7 +21,7 @@ from pgbeat.worker.recording import process_recorder
 from tests.support.command_line import Sql, read
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Processes, shell, until
-from tests.support.rows import make_job, make_schedule
+from tests.support.rows import insert, make_job, make_schedule
 from tests.support.schedulers import Beat
 
 
@@ -134,11 +134,7 @@ def test_who_may_know_a_task(
     database: str, sql: Sql, columns: dict[str, Any], found: bool | None
 ) -> None:
     row = {"alive_until": "infinity", "started_at": "2020-01-01Z"} | columns
-    sql(
-        f"INSERT INTO pgbeat.workers (name, pid, {', '.join(row)}) "
-        f"VALUES ('w', 1{', %s' * len(row)})",
-        *row.values(),
-    )
+    insert(sql, "workers", {"name": "w", "pid": 1} | row)
     with connections.engine(postgres_url(database), "tests").connect() as connection:
         worker = workers.may_know_task(connection, "default", "t", "q", window=60)
     assert (worker and worker.knows) is found

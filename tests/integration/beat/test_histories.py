@@ -30,7 +30,15 @@ from tests.support.databases import Role, connected, copied
 from tests.support.old_rows import prune
 from tests.support.partitions import make_partitions
 from tests.support.processes import until
-from tests.support.rows import Sql, ago, make_execution, make_job, make_schedule, make_tick
+from tests.support.rows import (
+    Sql,
+    ago,
+    make_execution,
+    make_group,
+    make_job,
+    make_schedule,
+    make_tick,
+)
 from tests.support.threads import WAITS
 
 DAYS = 40
@@ -234,9 +242,7 @@ def test_rows_are_copied_before_the_history_is_locked(
 
 
 def test_members_of_a_running_group_are_kept(keep: Keep, sql: Sql) -> None:
-    [(group,)] = sql(
-        "INSERT INTO pgbeat.groups (job_source, created_by) VALUES ('user_cli', 'me') RETURNING id"
-    )
+    group = make_group(sql)
     add_jobs(sql, [35], group_id=group)
     keep()
     assert ages(sql) == [35]

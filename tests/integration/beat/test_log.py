@@ -103,12 +103,8 @@ def test_a_large_batch_of_launches_is_summed_up(
     said: Said, scheduler: Scheduler, sql: Sql, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is special about one of them has its own line still."""
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, starts_at) "
-        "SELECT 's' || lpad(i::text, 3, '0'), 'tests.add', '1 hour', %s "
-        "FROM generate_series(1, 101) AS i",
-        START,
-    )
+    for number in range(101):
+        add(sql, f"s{number:03}", starts_at=START)
     add(sql, "bad", task="tests.gone")
     add(sql, "once", every=None, starts_at=None, once_at=START + HOUR)
     scheduler.run_until(START + HOUR)

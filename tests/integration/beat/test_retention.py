@@ -23,6 +23,7 @@ from tests.support.rows import (
     Sql,
     ago,
     make_delivery,
+    make_group,
     make_job,
     make_schedule,
     make_stack,
@@ -91,20 +92,15 @@ def test_age_counts_from_the_end(prune: Prune, sql: Sql) -> None:
 
 def test_a_group_stays_whole_while_it_runs(prune: Prune, sql: Sql) -> None:
     ids = []
-    for state, finished in (("running", None), ("completed", "now() - interval '35 days'")):
-        ((group,),) = sql(
-            "INSERT INTO pgbeat.groups (state, job_source, created_by, created_at, finished_at) "
-            f"VALUES (%s, 'system', 'tests', now() - interval '50 days', {finished or 'NULL'}) "
-            "RETURNING id",
-            state,
-        )
-        ids.append(group)
+    for state, finished in (("running", None), ("completed", ago(sql, "35 days"))):
+        times = {"created_at": ago(sql, "50 days"), "finished_at": finished}
+        ids.append(group := make_group(sql, state=state, **times))
         jobs(sql, [49, 48], group_id=group)
     looked = prune(dry_run=True)
     assert (looked["jobs"], looked["groups"]) == (2, 1)
     prune()
-    assert sql("SELECT DISTINCT group_id FROM pgbeat.jobs") == [(ids[0],)]
-    assert sql("SELECT id FROM pgbeat.groups") == [(ids[0],)]
+    assert sql("SELECT DISTINCT group_id::text FROM pgbeat.jobs") == [(ids[0],)]
+    assert sql("SELECT id::text FROM pgbeat.groups") == [(ids[0],)]
 
 
 def test_stacks_go_with_their_job(prune: Prune, sql: Sql) -> None:

@@ -10,6 +10,7 @@ from celery import Celery
 
 from pgbeat.jobs.submitting.submit_group import SubmittedGroup, submit_group
 from tests.support.command_line import Sql, cells, read, refused, run, run_with
+from tests.support.rows import make_group
 
 ADD = {"task": "tests.add", "max_attempts": 1}
 
@@ -93,10 +94,7 @@ def test_a_group_that_is_not_there_or_not_ones_own(database: str, submit: Submit
 
 def test_one_of_several_beginnings(database: str, sql: Sql) -> None:
     for digit in "12":
-        sql(
-            "INSERT INTO pgbeat.groups (id, job_source, created_by) VALUES (%s, 'system', 'tests')",
-            f"abcd000{digit}-0000-0000-0000-000000000000",
-        )
+        make_group(sql, id=f"abcd000{digit}-0000-0000-0000-000000000000")
     message = refused(run(database, "groups", "show", "abcd", "--admin"), 1)
     assert "abcd0001-" in message and "abcd0002-" in message
     shown = run(database, "groups", "show", "abcd0002", "--admin")

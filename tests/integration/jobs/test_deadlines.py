@@ -20,7 +20,7 @@ from pgbeat.monitoring.metrics import counters
 from pgbeat.storable import EARLIEST, LATEST
 from tests.support.command_line import run
 from tests.support.jobs import JobControl
-from tests.support.rows import Sql, make_schedule
+from tests.support.rows import Sql, make_schedule, make_webhook
 from tests.support.scrapes import scraped, value
 from tests.support.threads import together
 
@@ -29,10 +29,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def job_control(make_job_control: Callable[[], JobControl], sql: Sql) -> JobControl:
-    sql(
-        "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
-        "VALUES ('w', 'https://example.org', 's', '{job.late}')"
-    )
+    make_webhook(sql, events=["job.late"])
     return make_job_control()
 
 

@@ -16,7 +16,6 @@ from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition, NotUnique
 from pgbeat.jobs.explaining import explain
 from pgbeat.jobs.flow import dependencies, lifecycle
 from pgbeat.jobs.running import executions
-from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.submitting.submit_many import submit_many
 from pgbeat.jobs.verbs import control
 from pgbeat.jobs.writing import submissions
@@ -241,12 +240,7 @@ def test_parents_that_end_at_the_same_time_are_both_counted(
 ) -> None:
     """The second waits until the first has committed, and then counts what is left."""
     made = runner.submit(depends_on=[runner.submit(), runner.submit()])
-    runs = [runner.take(), runner.take()]
-    ended = [
-        ExecutionRecord(str(run), job_id, False, state="completed", job_state="completed")
-        for job_id in runs
-        for ((run,),) in [runner.sql("SELECT id FROM pgbeat.executions WHERE job_id = %s", job_id)]
-    ]
+    ended = [runner.ended(runner.take()) for _ in range(2)]
     other = make_job_control()
     with ThreadPoolExecutor() as pool:
         with connections.transaction(runner.connection) as connection:

@@ -31,7 +31,7 @@ from pgbeat.jobs.verbs import control
 from tests.support.jobs import JobControl, JobRunner
 from tests.support.problems import raises
 from tests.support.processes import until
-from tests.support.rows import make_lane, make_template
+from tests.support.rows import make_lane, make_template, make_webhook
 from tests.support.schedulers import Beat
 from tests.support.threads import WAITS
 
@@ -64,10 +64,7 @@ def test_each_of_a_sequence_goes_when_the_one_before_it_has_ended(runner: JobRun
 
 def test_the_end_of_a_group_is_an_event(runner: JobRunner) -> None:
     """Of its last member, in the transaction that ends that; a retry is the same member."""
-    runner.sql(
-        "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
-        "VALUES ('w', 'https://example.org', 's', '{group.ended}')"
-    )
+    make_webhook(runner.sql, events=["group.ended"])
 
     def told() -> list[tuple[Any, ...]]:
         return runner.sql(

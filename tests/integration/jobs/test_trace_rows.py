@@ -12,7 +12,7 @@ from pgbeat.jobs.explaining.trace import Trace
 from pgbeat.jobs.rows import model
 from pgbeat.jobs.running import steps
 from tests.support.jobs import ADMIN, ALICE
-from tests.support.rows import Sql, insert, make_job
+from tests.support.rows import Sql, insert, make_execution, make_job
 
 EVERYTHING = Redactor(ADMIN, {}, {})
 START = "2026-11-23T12:00:"
@@ -31,15 +31,8 @@ def made(sql: Sql, state: str, created: int, finished: int | None, **values: obj
 
 
 def ran(sql: Sql, job_id: str, begin: int, end: int, state: str, number: int = 1) -> None:
-    sql(
-        "INSERT INTO pgbeat.executions (job_id, number, worker, state, started_at, finished_at)"
-        " VALUES (%s, %s, 'w1', %s, %s, %s) RETURNING id",
-        job_id,
-        number,
-        state,
-        at(begin),
-        at(end),
-    )
+    times = {"started_at": at(begin), "finished_at": at(end)}
+    make_execution(sql, job_id, state, number=number, worker="w1", **times)
 
 
 def trace_of(connection: Connection, job_id: str, redactor: Redactor = EVERYTHING) -> Trace:
@@ -83,14 +76,8 @@ def test_pauses_and_due_times_come_from_the_audit_log(sql: Sql, connection: Conn
         ("resume", 6, "{}"),
         ("update", 7, f'{{"run_at": "{at(12)}"}}'),
     ):
-        sql(
-            "INSERT INTO pgbeat.audit (at, actor, origin, verb, kind, subject, after)"
-            " VALUES (%s, 'user:a', 'cli', %s, 'job', %s, %s) RETURNING id",
-            at(second),
-            verb,
-            job_id,
-            after,
-        )
+        of_job = {"actor": "user:a", "origin": "cli", "kind": "job", "subject": job_id}
+        insert(sql, "audit", of_job | {"at": at(second), "verb": verb, "after": after}, "id")
     assert shape(trace_of(connection, job_id)) == [
         ("scheduled", 0, 4),
         ("paused", 4, 6),

@@ -11,7 +11,7 @@ from pgbeat.access.redaction import Redactor
 from pgbeat.jobs.explaining import tree
 from pgbeat.jobs.explaining.tree import Node
 from pgbeat.jobs.rows import model
-from tests.support.rows import Sql, make_job
+from tests.support.rows import Sql, make_group, make_job
 
 ADMIN, ALICE = Actor("user:root", is_admin=True), Actor("user:alice")
 
@@ -55,10 +55,7 @@ def test_retries_are_below_the_first_job(sql: Sql, connection: Connection) -> No
 
 def test_a_group_says_who_waits_for_whom(sql: Sql, connection: Connection) -> None:
     """In a sequential one, each for the one before it."""
-    [(group_id,)] = sql(
-        "INSERT INTO pgbeat.groups (name, mode, job_source, created_by) "
-        "VALUES ('nightly', 'sequential', 'user_cli', 'user:alice') RETURNING id::text"
-    )
+    group_id = make_group(sql, name="nightly", mode="sequential")
     done, waiting = made(sql, group_id=group_id, group_position=0), {"is_blocked": True}
     runs = made(sql, "running", group_id=group_id, group_position=1)
     next_one = made(sql, "pending", group_id=group_id, group_position=2, **waiting)

@@ -12,7 +12,7 @@ from celery import Celery
 from pgbeat.access.actors import Actor
 from pgbeat.access.redaction import Redactor
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.errors import Forbidden, InvalidJob, InvalidSchedule, NotFound, NotUnique
+from pgbeat.errors import Forbidden, InvalidInput, InvalidJob, NotFound, NotUnique
 from pgbeat.jobs.preparing import likeness
 from pgbeat.jobs.preparing.members import NO_POLICY
 from pgbeat.jobs.preparing.prepare import JobSpec
@@ -268,9 +268,8 @@ def test_users_make_so_many_jobs_at_once_at_most(job_control: JobControl, sql: S
                 with unit.transaction():
                     make(unit, [order] * count)
                 continue
-            with pytest.raises((InvalidJob, InvalidSchedule)) as refused, unit.transaction():
+            with raises(InvalidInput, ("jobs", "out_of_range")), unit.transaction():
                 make(unit, [order] * count)
-            assert [(p.field, p.code) for p in refused.value.problems] == [("jobs", "out_of_range")]
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(14,)]
 
 
@@ -290,9 +289,8 @@ def test_links_count_as_jobs(job_control: JobControl, sql: Sql) -> None:
             lambda unit, some: submit_group.submit(unit, some, job_source="user_api"),
         ):
             unit = job_control.unit(ALICE)
-            with pytest.raises((InvalidJob, InvalidSchedule)) as refused, unit.transaction():
+            with raises(InvalidInput, ("jobs", "out_of_range")), unit.transaction():
                 make(unit, jobs)
-            assert [(p.field, p.code) for p in refused.value.problems] == [("jobs", "out_of_range")]
             with job_control.unit(ROOT).transaction() as unit:
                 make(unit, jobs)
     with raises(InvalidJob, ("jobs", "out_of_range")):

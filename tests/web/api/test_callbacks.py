@@ -15,6 +15,7 @@ from pgbeat.config import Settings
 from pgbeat.errors import ConfigError, InvalidInput
 from pgbeat.jobs.verbs import callbacks
 from tests.support.command_line import Sql, run_with
+from tests.support.problems import raises
 from tests.support.web import HOST, Web, done, errors, opened
 
 KEY = "a secret of pgbeat, of 32 bytes or more"
@@ -171,9 +172,8 @@ def test_the_command_prints_a_url(web: Web, app: Celery, sql: Sql) -> None:
 
 def test_a_url_that_could_emit_a_forgotten_event_again_is_not_made(web: Web, app: Celery) -> None:
     for expires in ("31 days", 0):
-        with pytest.raises(InvalidInput) as refused:
+        with raises(InvalidInput, ("expires", "out_of_range")):
             pgbeat.callback_url("k", expires=expires, app=app)
-        assert [(p.field, p.code) for p in refused.value.problems] == [("expires", "out_of_range")]
     with pytest.raises(InvalidInput):
         pgbeat.callback_url(" k", app=app)
     with opened(app, callback_key=KEY, web_url=HOST, event_days=0):
@@ -185,9 +185,6 @@ def test_a_url_that_could_emit_a_forgotten_event_again_is_not_made(web: Web, app
 
 
 def test_what_is_missing_is_said(app: Celery) -> None:
-    with opened(app), pytest.raises(ConfigError) as refused:
+    missing = ("pgbeat_web_url", "required"), ("pgbeat_callback_key", "required")
+    with opened(app), raises(ConfigError, *missing):
         pgbeat.callback_url("k", app=app)
-    assert [(p.field, p.code) for p in refused.value.problems] == [
-        ("pgbeat_web_url", "required"),
-        ("pgbeat_callback_key", "required"),
-    ]
