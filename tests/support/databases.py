@@ -88,3 +88,12 @@ def rows_of(cursor: psycopg.Cursor[Any]) -> list[tuple[Any, ...]]:
     """
     result = cursor.pgresult
     return cursor.fetchall() if result and result.status == ExecStatus.TUPLES_OK else []
+
+
+def end_sessions(sql: Sql, name: str) -> bool:
+    """Ends the sessions in the test's database with a name like that; returns if there were any."""
+    query = (
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name LIKE %s"
+    )
+    return bool(sql(query, name))

@@ -18,7 +18,7 @@ from pgbeat.errors import CannotPublish, ConfigError, InvalidJob
 from pgbeat.monitoring import runbook
 from pgbeat.web import create_app
 from tests.support.command_line import Sql
-from tests.support.databases import broker_url
+from tests.support.databases import broker_url, end_sessions
 from tests.support.jobs import make_app
 from tests.support.processes import Processes, until
 from tests.support.rows import insert, make_execution, make_job
@@ -153,11 +153,7 @@ def test_a_schema_that_is_missing_says_what_to_do(app: Celery, empty_database: s
 def test_a_session_that_was_cut_is_made_anew(web: Web, sql: Sql) -> None:
     admin = web.admin
     done(admin.get(PATH))
-    ended = (
-        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
-        "WHERE application_name = 'pgbeat web' AND datname = current_database()"
-    )
-    assert (True,) in sql(ended)
+    assert end_sessions(sql, "pgbeat web")
     done(admin.get(PATH))
 
 

@@ -41,10 +41,11 @@ from pgbeat.jobs.states import endings
 from pgbeat.jobs.submitting import submit_group
 from pgbeat.jobs.verbs import control, template_control
 from tests.support.command_line import Sql
+from tests.support.databases import end_sessions
 from tests.support.jobs import ADMIN, ALICE, JobControl, job_controls, make_app, messages
 from tests.support.problems import raises
 from tests.support.processes import until
-from tests.support.rows import make_job, make_lane
+from tests.support.rows import make_group, make_job, make_lane
 from tests.support.threads import WAITS, together
 
 JobControls = Callable[[], JobControl]
@@ -464,11 +465,7 @@ def test_submit_after_the_server_cut_the_connection(app: Celery, sql: Sql, befor
     """Also while its statement is prepared there, or not yet."""
     for number in range(before):
         pgbeat.submit("jobs.add", number, app=app)
-    ended = sql(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND application_name = 'pgbeat submit'"
-    )
-    assert ended
+    assert end_sessions(sql, "pgbeat submit")
     pgbeat.submit("jobs.add", 2, app=app)
     assert len(messages(sql)) == before + 1
 
@@ -901,9 +898,7 @@ def test_delete(job_control: JobControl, sql: Sql) -> None:
 
 
 def test_delete_one_of_a_running_group(job_control: JobControl, sql: Sql) -> None:
-    [(group,)] = sql(
-        "INSERT INTO pgbeat.groups (job_source, created_by) VALUES ('user_cli', 'x') RETURNING id"
-    )
+    group = make_group(sql)
     job = make_job(sql, "failed", group_id=group)
     with pytest.raises(InvalidTransition, match=str(group)):
         control.delete(job_control.unit(ADMIN), job)

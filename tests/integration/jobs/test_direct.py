@@ -17,6 +17,7 @@ from pgbeat.errors import InvalidJob, NoSlot, NotFound, UnknownTask
 from pgbeat.jobs.flow.dispatch import dispatch_lane
 from pgbeat.jobs.submitting.direct import run_direct
 from pgbeat.jobs.verbs import lane_control
+from tests.support.databases import end_sessions
 from tests.support.lanes import Lanes
 from tests.support.problems import raises
 from tests.support.processes import Process, until
@@ -284,10 +285,7 @@ def test_what_becomes_of_the_session_is_no_matter_of_the_tasks(
 ) -> None:
     @app.task(name="tests.cut", shared=False)
     def cut() -> str:
-        lane_jobs.sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE application_name = 'pgbeat direct' AND datname = current_database()"
-        )
+        end_sessions(lane_jobs.sql, "pgbeat direct")
         return "done"
 
     lane_jobs.lane(max_running=1)

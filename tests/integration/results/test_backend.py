@@ -15,6 +15,7 @@ from celery.utils.objects import Bunch
 from kombu.exceptions import ContentDisallowed, EncodeError
 
 from pgbeat.results.backend import ResultBackend
+from tests.support.databases import end_sessions
 from tests.support.processes import until
 from tests.support.rows import Sql
 from tests.support.transport_workers import transport_url
@@ -346,15 +347,11 @@ def test_a_callback_is_called_once(app: Celery, backend: ResultBackend) -> None:
 
 
 def test_a_session_that_is_cut_is_replaced(app: Celery, backend: ResultBackend, sql: Sql) -> None:
-    cut = (
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE application_name LIKE 'pgbeat results%' AND datname = current_database()"
-    )
     backend.mark_as_done("t1", 1)
-    assert sql(cut)
+    assert end_sessions(sql, "pgbeat results%")
     backend.mark_as_done("t2", 2)
     with awaited(app, sql, "t3") as found:
-        assert sql(cut)
+        assert end_sessions(sql, "pgbeat results%")
         backend.mark_as_done("t3", 3)
     assert found == [3]
     assert app.AsyncResult("t2").get(timeout=0) == 2

@@ -24,6 +24,7 @@ from pgbeat.worker.recording import attempts, execution_batches, process_recorde
 from pgbeat.worker.recording.attempts import Attempt
 from pgbeat.worker.recording.recorder import Recorder
 from pgbeat.worker.recording.shared_notes import SharedNotes
+from tests.support.databases import end_sessions
 from tests.support.processes import until
 from tests.support.refusals import refusing
 from tests.support.rows import make_lane, make_schedule, make_webhook
@@ -416,10 +417,7 @@ def test_a_server_that_only_reads_is_left_for_another(
     run(recorder, fake_workers.job())
     database = fake_workers.engine.url.database
     fake_workers.sql(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
-    fake_workers.sql(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND application_name LIKE 'pgbeat worker%%'"
-    )
+    end_sessions(fake_workers.sql, "pgbeat worker%")
     job_id = fake_workers.job()
     run(recorder, job_id)
     until(lambda: recorder._session.retry_at > 0)

@@ -15,6 +15,7 @@ from pgbeat.web import slow_clients
 from pgbeat.web.api.jobs import events as api
 from pgbeat.web.watch import StreamWatcher
 from tests.support.command_line import Sql
+from tests.support.databases import end_sessions
 from tests.support.processes import until
 from tests.support.rows import make_job
 from tests.support.web import PATIENCE, Web, done, served
@@ -244,7 +245,6 @@ def test_a_stream_shows_that_it_is_alive_and_ends(
 
 def test_streams_outlive_a_database_that_is_away(web: Web, sql: Sql) -> None:
     job_id = make_job(sql)
-    backend = web.app.state.pgbeat
 
     async def follow(url: str, token: str) -> list[str]:
         found = []
@@ -252,15 +252,12 @@ def test_streams_outlive_a_database_that_is_away(web: Web, sql: Sql) -> None:
             async for event in told:
                 found.append(event.data["state"])
                 if len(found) == 1:
-                    await asyncio.to_thread(sql, KILL)
+                    await asyncio.to_thread(end_sessions, sql, "pgbeat web%")
                     await asyncio.to_thread(
                         sql, "UPDATE pgbeat.jobs SET state = 'cancelled', finished_at = now()"
                     )
         return found
 
-    KILL = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-               WHERE datname = current_database() AND application_name LIKE 'pgbeat web%'"""
-    assert backend is not None
     with served(web) as url:
         found = asyncio.run(asyncio.wait_for(follow(url, web.token("alice")), 2 * PATIENCE))
     assert found == ["pending", "cancelled", "cancelled"]
