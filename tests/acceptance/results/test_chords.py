@@ -42,14 +42,14 @@ def test_what_celery_composes(workers: Workers, client: Client) -> None:
 def test_what_follows_a_task_waits_for_a_connection(
     kind: str, workers: Workers, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add, body = client.add, client.body
-    canvas = {
-        "chain": lambda: chain(add(1, 1), add(2)),
-        "chord": lambda: chord([add(1, 1), add(2, 2)], body()),
-    }[kind]
+    def canvas() -> Any:
+        if kind == "chain":
+            return chain(client.add(1, 1), client.add(2))()
+        return chord([client.add(1, 1), client.add(2, 2)], client.body())()
+
     monkeypatch.setattr(roles, "ARE_USED", True)  # no limit holds for a superuser
     worker = workers.start("-P", "prefork", "-c", "1", TESTS_SETTINGS='{"task_acks_late": false}')
-    expected = canvas()().get(timeout=30)
+    expected = canvas().get(timeout=30)
     # The process that runs tasks loses its connection, and there is no other one for a while.
     (child,) = psutil.Process(worker.pid).children()
     mine = "FROM pg_stat_activity WHERE application_name ~ %s"
@@ -57,7 +57,7 @@ def test_what_follows_a_task_waits_for_a_connection(
     workers.sql("SELECT pg_terminate_backend(%s, 5000)", pid)
     (count,) = workers.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = %s", role)
     workers.sql(f"ALTER ROLE {role} CONNECTION LIMIT {count[0]}")
-    sent = canvas()()
+    sent = canvas()
     worker.says("trying again", 30)
     workers.sql(f"ALTER ROLE {role} CONNECTION LIMIT -1")
     assert sent.get(timeout=30) == expected
