@@ -115,6 +115,11 @@ class Proxy:
         self._is_cut, self._accepts = True, False
         self._end(self._far)
 
+    def reset(self) -> None:
+        """Closes the clients' connections; the server hears nothing, and keeps their sessions."""
+        self._is_cut = True
+        self._end(self._near)
+
     def replace(self) -> None:
         """Lets new connections through, as to another server that has taken over the address.
 

@@ -72,6 +72,8 @@ class Broker:
         self.lock = threading.RLock()
         #: How each publish commits; a setting of the session would be lost behind a pooler.
         self._commit = (options.synchronous_commit or "").encode() or None
+        #: By which consumers and sessions name this process.
+        self.process = f"{socket.gethostname()}:{os.getpid()}"
         self._engine = self._make_engine(url)
         self._lookout: fence.Lookout | None = None
         self._working: Working | None = None
@@ -88,11 +90,11 @@ class Broker:
         )
         #: Open kombu connections.
         self.users = 0
-        #: This process's former consumers whose leases have not ended yet.
+        #: This process's former consumers, which others may still take for alive.
         self.abandoned: set[int] = set()
 
     def _make_engine(self, url: URL) -> Engine:
-        name = f"pgbeat transport {socket.gethostname()}:{os.getpid()}"
+        name = f"pgbeat transport {self.process}"
         # psycopg must not prepare statements by itself: there may be a pooler.
         arguments = {"prepare_threshold": None, **self.options.connect_args}
         return connections.engine(url, name[:63], connect_args=arguments)
@@ -142,7 +144,7 @@ class Broker:
             # Prepared statements would stay in a pooler's session, in the way of other clients.
             prepares = poolers.keeps_session(connection, self._engine)
             isolates = not connections.isolate(connection)
-            self.end_leases(connection)
+            self.end_abandoned(connection)
         except BaseException:
             connections.close(connection)
             raise
@@ -151,13 +153,14 @@ class Broker:
             connection, PreparedConnection(connections.driver(connection), prepares, isolates)
         )
 
-    def end_leases(self, connection: Connection) -> None:
-        """Ends the leases of this process's former consumers.
+    def end_abandoned(self, connection: Connection) -> None:
+        """Ends this process's former consumers.
 
-        Otherwise they would keep their claims and exclusive queues until the leases ran out.
+        Otherwise they would keep their claims and exclusive queues until their leases ran out, or
+        the server noticed that their connections are gone.
         """
         for consumer in list(self.abandoned):
-            consumers.give_up(connection, consumer)
+            consumers.give_up(connection, consumer, self.process)
             self.abandoned.discard(consumer)
 
     def open(self) -> None:
@@ -228,6 +231,7 @@ class Broker:
 
     def _open_session(self) -> Session:
         with self.work() as (other, _):
+            self.end_abandoned(other)
             connection = _open(self._engine)
             try:
                 if not poolers.is_shared(connection, other):

@@ -45,12 +45,17 @@ _RENEW = text(
 )
 
 
-def give_up(connection: Connection, consumer: int) -> None:
-    """Ends the consumer's lease, so that others release its claims."""
-    connection.execute(_GIVE_UP, {"id": consumer})
+def give_up(connection: Connection, consumer: int, name: str) -> None:
+    """Makes the consumer count as dead, so that others release its claims.
+
+    After a failover, another one may have its id.
+    """
+    connection.execute(_GIVE_UP, {"id": consumer, "name": name})
 
 
-_GIVE_UP = text("UPDATE pgbeat.consumers SET lease_until = '-infinity' WHERE id = :id")
+_GIVE_UP = text(
+    "UPDATE pgbeat.consumers SET lease_until = '-infinity' WHERE id = :id AND name = :name"
+)
 
 
 def subscribe(connection: Connection, consumer: int, of: Sequence[int]) -> set[int]:

@@ -37,10 +37,8 @@ class Lease:
         if time.monotonic() >= self._until:
             raise lapsed()
 
-    def stop(self, *, give_up: bool) -> None:
-        """Stops renewing; with `give_up`, ends the lease so that others need not wait for it."""
-        if give_up:
-            self._broker.abandoned.add(self._consumer)
+    def stop(self) -> None:
+        """Stops renewing."""
         self._done.set()
 
     def _renew(self) -> None:
@@ -62,7 +60,7 @@ class Lease:
                 break
         try:
             with self._broker.work() as (connection, _):
-                self._broker.end_leases(connection)
+                self._broker.end_abandoned(connection)
         except Exception as error:
             logger.debug("The next connection must end the lease: %s", error)
 

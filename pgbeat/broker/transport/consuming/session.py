@@ -8,7 +8,6 @@ channel's buffer, up to its free prefetch; acknowledgements are sent with the ne
 
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -76,7 +75,7 @@ class Session:
         with privileges.required():
             fence.require_original(connection)
         #: The consumer's id.
-        self.id = consumers.register(connection, f"{socket.gethostname()}:{os.getpid()}", lease)
+        self.id = consumers.register(connection, broker.process, lease)
         #: Seconds that its lease lasts; 0 if it lives as long as its connection.
         self.lease = lease or 0.0
         self._lease: Lease | None = None
@@ -161,7 +160,7 @@ class Session:
                 self.lost = psycopg.OperationalError("the consumer's session was closed")
             connections.close(self._connection)
             if self._lease is not None:
-                self._lease.stop(give_up=False)
+                self._lease.stop()
 
     def is_alive(self) -> bool:
         """Returns whether the connection is good, as far as known without a round trip."""
@@ -186,9 +185,10 @@ class Session:
         """Ends the session because of an error. The caller holds the lock."""
         if self.lost is None:
             self.lost, self._request = error, None
+            self._broker.abandoned.add(self.id)
             connections.close(self._connection)
             if self._lease is not None:
-                self._lease.stop(give_up=True)
+                self._lease.stop()
         self.wake()
 
     # ----- messages

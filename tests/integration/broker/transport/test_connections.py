@@ -242,6 +242,21 @@ def test_a_consumer_raises_and_its_claims_are_released(connection: Any, sql: Sql
     assert [(m.payload, m.delivery_info["redelivered"]) for m in again] == [(1, True), (2, True)]
 
 
+def test_a_consumer_whose_end_the_server_has_not_noticed(connect: Connect, proxy: Proxy) -> None:
+    """As after a reset by a firewall: the next one has its claims and exclusive queues at once."""
+    connection = connect(transport_url(proxy.dsn))
+    mine = kombu.Queue("mine", exclusive=True)
+    inbox = Inbox(connection, mine, "q")
+    publish(connection, "q", "m")
+    inbox.get()
+    proxy.reset()
+    with pytest.raises(connection.connection_errors):
+        inbox.get()
+    connection.close()
+    connection.connect()
+    assert Inbox(connection, mine, "q").bodies() == ["m"]
+
+
 def test_a_thread_that_waits_notices(connection: Any, sql: Sql) -> None:
     Inbox(connection, "q")
     with ThreadPoolExecutor(1) as pool:
