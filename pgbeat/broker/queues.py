@@ -165,8 +165,8 @@ def _deletion(which: str) -> tuple[TextClause, TextClause]:
     return text(lock(of)), text(sql.load(_SQL, "delete", which=of, note=note))
 
 
-_NAMED_ONE, _ABANDONED, _EXPIRED, _OWNED = (
-    _deletion(which) for which in ("named", "abandoned", "expired", "owned")
+_NAMED_ONE, _ABANDONED, _EXPIRED, _OWNED, _EXCLUSIVE = (
+    _deletion(which) for which in ("named", "abandoned", "expired", "owned", "exclusive")
 )
 
 
@@ -197,6 +197,11 @@ def delete_expired(connection: Connection) -> None:
 def delete_owned(connection: Connection, owners: Sequence[int]) -> None:
     """Deletes the queues that were exclusive to these consumers."""
     _delete(connection, _OWNED, owners=list(owners))
+
+
+def delete_exclusive(connection: Connection, names: Sequence[str], owner: int) -> None:
+    """Deletes those of the queues that are exclusive to the consumer."""
+    _delete(connection, _EXCLUSIVE, names=list(names), owners=[owner])
 
 
 #: Messages that one call of `purge` deletes at most.

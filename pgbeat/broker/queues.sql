@@ -63,6 +63,8 @@ q.id = ANY (:queues) AND q.auto_delete AND {unused}
 q.used_at + q.expires * interval '1 millisecond' < now() AND {unused}
 -- name: owned
 q.owner = ANY (:owners)
+-- name: exclusive
+{owned} AND q.name = ANY (CAST(:names AS text[]))
 
 -- No single index has all messages of a queue; three of them together do, and cost nothing where
 -- they have none. Consumers are told, since they know a queue by its id: another one of its name

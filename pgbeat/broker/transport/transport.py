@@ -144,8 +144,8 @@ class Transport(virtual.Transport):
             # If the session is lost, the server may be out of reach, and its queues go with it.
             if is_own and self._owned and self.verify_connection(self):
                 with suppress(*self.connection_errors):
-                    for queue in self._owned:
-                        self.broker.do(queues.delete, queue)
+                    owner = self.open_session().id
+                    self.broker.do(queues.delete_exclusive, list(self._owned), owner)
         finally:
             self.channels.clear()
             self._owned.clear()

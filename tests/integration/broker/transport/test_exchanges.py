@@ -211,6 +211,16 @@ def test_an_exclusive_queue(connection: Any, child: Child, sql: Sql) -> None:
     assert keys(inbox.bodies()) == ["k"]
 
 
+def test_a_queue_of_all_outlives_who_declares_it_exclusive(
+    connection: Any, connect: Connect
+) -> None:
+    """AMQP refuses that; here its messages stay all the same."""
+    publish(connection, "shared", "m")
+    with connect() as other:
+        kombu.Queue("shared", exclusive=True)(other.channel()).declare()
+    assert Inbox(connection, "shared").bodies() == ["m"]
+
+
 def test_an_auto_delete_queue_goes_with_its_last_consumer(
     connection: Any, child: Child, sql: Sql
 ) -> None:
