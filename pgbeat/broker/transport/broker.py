@@ -286,7 +286,7 @@ class Broker:
         commit = b"off" if transient else self._commit
         if message.queue is not None:
             return self._group.publish(_Published(message, commit))
-        if self._unbound.get(message.exchange, 0) > time.monotonic():
+        if transient and self._unbound.get(message.exchange, 0) > time.monotonic():
             return 0
         parameters = (*_parameters(message, commit), message.routing_key.encode())
         with self.work() as (_, prepared):

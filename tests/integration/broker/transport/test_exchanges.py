@@ -190,6 +190,7 @@ def test_a_task_for_a_queue_just_bound_is_never_missed(connection: Any, child: C
     exchange = kombu.Exchange("x", type="direct")
     exchange(connection.channel()).declare()
     for n in range(5):
+        send(connection, exchange, f"k{n}", delivery_mode=1)  # as an event
         send(connection, exchange, f"k{n}")
         bound(child, f"q{n}", "x", "direct", f"k{n}")
         send(connection, exchange, f"k{n}")
