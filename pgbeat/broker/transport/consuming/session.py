@@ -98,11 +98,13 @@ class Session:
     def subscribe(self, intake: Intake, queues: Sequence[int]) -> None:
         """Begins to claim from queues (ids) for a channel."""
         with self.alone():
+            heard = [] if self._plan.intakes else [channels.BROKER]
             if intake not in self._plan.intakes:
                 self._plan.intakes.append(intake)
             if new := self._plan.states.add(queues):
                 self._leave()
-                self._listen("LISTEN", new)  # first, so that no deletion is missed
+                # First, so that no deletion is missed.
+                self._listen("LISTEN", [*heard, *map(channels.of_queue, new)])
                 self._fragile |= consumers.subscribe(self._connection, self.id, new)
         self.wake()
 
@@ -122,23 +124,25 @@ class Session:
                         broker_queues.delete_abandoned(self._connection, fragile)
             if not intake.acked and not intake.taken and intake in self._plan.intakes:
                 self._plan.intakes.remove(intake)
+                if not self._plan.intakes:  # nobody may read for long what it is notified of
+                    self._leave(channels.BROKER)
 
     def _unsubscribe(self, queues: list[int]) -> None:
         if queues:
             consumers.unsubscribe(self._connection, self.id, queues)
 
-    def _leave(self) -> None:
-        """Stops awaiting and listening to queues that are no longer consumed."""
+    def _leave(self, *others: str) -> None:
+        """Stops awaiting and listening to queues that are no longer consumed, and to others."""
         left, self._left = self._left, []
         if awaited := [queue for intake in left for queue in intake.awaited]:
             self.prepared.run(LEAVE, array(awaited))
-        if left:
-            self._listen("UNLISTEN", [queue for intake in left for queue in intake.queues])
+        queues = [queue for intake in left for queue in intake.queues]
+        self._listen("UNLISTEN", [*others, *map(channels.of_queue, queues)])
 
-    def _listen(self, verb: str, queues: Sequence[int]) -> None:
-        if self._listens:
+    def _listen(self, verb: str, names: Sequence[str]) -> None:
+        if self._listens and names:
             # One round trip, however many queues.
-            commands = [f"{verb} {channels.of_queue(queue)}" for queue in queues]
+            commands = [f"{verb} {name}" for name in names]
             connections.driver(self._connection).execute("; ".join(commands).encode())
 
     def alone(self) -> Alone:

@@ -9,6 +9,7 @@ from sqlalchemy import text
 
 from pgbeat.broker.transport.consuming import claims
 from tests.support.broker_sessions import Sessions
+from tests.support.command_line import Sql
 from tests.support.kombu_connections import Connect, Inbox, publish
 
 
@@ -55,3 +56,21 @@ def test_each_channel_gets_what_is_committed_late(
     late.execute(text("COMMIT"))
     for inbox in inboxes:
         assert inbox.bodies(seconds=5) == ["late"]
+
+
+def test_a_process_that_consumes_no_more_is_not_notified(connection: Any, sql: Sql) -> None:
+    """Such as a web process that has asked workers once, and may never read its session again."""
+    inbox = Inbox(connection, "q")
+    for n in range(2):
+        publish(connection, "q", n)
+        assert inbox.bodies() == [n]
+        assert inbox.all_there_is() == []  # it waits for more
+        inbox.cancel()
+        assert sql("SELECT count(*) FROM pg_locks WHERE classid = 1885823594") == [(0,)]
+        publish(connection, "q", n)
+        sql("NOTIFY pgbeat_broker, 'delayed'")
+        prepared = inbox.channel.session.prepared
+        prepared.command("SELECT 1")
+        assert prepared.notifications() == []
+        inbox.consumer.consume()
+        assert inbox.bodies() == [n]
