@@ -23,7 +23,7 @@ _INTERVAL = 0.8
 #: Mean seconds between two runs while delayed messages become due, over all consumers; and how late
 #: one may be promoted before a consumer does more than its share.
 _DUE_INTERVAL, _LATE = 0.025, 0.1
-#: The share of the consumers that at least count as promoting.
+#: The share of the consumers that at least count as taking part.
 _FEWEST = 0.05
 #: Seconds between two sweeps for claims of unknown consumers, over all consumers; and the share of
 #: a consumer's time that they may take.
@@ -53,9 +53,9 @@ class BrokerMaintenance:
         self.next_at = now
         #: Seconds that this consumer leaves the next delayed message to others.
         self._leeway = 0.0
-        #: The share of the consumers that seem to promote: none does while it runs a task in the
-        #: thread that consumes.
-        self._promoting = 1.0
+        #: The share of the consumers that seem to take part: none does while it runs a task in the
+        #: thread that consumes, or has nothing to consume.
+        self._share = 1.0
         self._sweep_at = now + random.uniform(0, _SWEEP)  # noqa: S311
         self._prune_at = now + random.uniform(0, _PRUNE)  # noqa: S311
 
@@ -80,33 +80,34 @@ class BrokerMaintenance:
         if due.next_due is not None and due.next_due <= 0:
             promoted = self._promote()
             self._judge(-due.next_due, promoted)
+        taking_part = max(1.0, due.consumers * self._share)
         if now >= self._sweep_at:
-            requeued = self._sweep(due.consumers) or requeued
+            requeued = self._sweep(taking_part) or requeued
         if now >= self._prune_at:
-            self._prune(due.consumers)
-        self.next_at = time.monotonic() + self._interval(due, has_more=promoted == _BATCH)
+            self._prune(taking_part)
+        interval = self._interval(due.next_due, taking_part, has_more=promoted == _BATCH)
+        self.next_at = time.monotonic() + interval
         return MadeAvailable(requeued, promoted > 0)
 
     def _judge(self, lateness: float, promoted: int) -> None:
-        """Estimates by the lateness of the messages that it promoted how many consumers promote."""
+        """Estimates by the lateness of what it promoted how many consumers take part."""
         if 0 < promoted < _BATCH:
-            self._promoting *= 1.02 if lateness < _LATE else _LATE / lateness
-            self._promoting = min(max(self._promoting, _FEWEST), 1.0)
+            self._share *= 1.02 if lateness < _LATE else _LATE / lateness
+            self._share = min(max(self._share, _FEWEST), 1.0)
 
-    def _interval(self, due: consumers.DueMaintenance, *, has_more: bool) -> float:
+    def _interval(self, next_due: float | None, taking_part: float, *, has_more: bool) -> float:
         """Returns the seconds until the next run, and draws the next leeway.
 
         About ten runs a second, over all consumers, and up to forty while delayed messages become
         due. Exponential leeways give this rate from the first moment on.
         """
-        promoting = max(1.0, due.consumers * self._promoting)
-        leeway = random.expovariate(1 / (_DUE_INTERVAL * promoting))
-        self._leeway = min(leeway, _LATE * promoting)
+        leeway = random.expovariate(1 / (_DUE_INTERVAL * taking_part))
+        self._leeway = min(leeway, _LATE * taking_part)
         if has_more:
             return 0.0
-        interval = _INTERVAL * max(1.0, due.consumers / 10) * random.uniform(0.8, 1.2)  # noqa: S311
-        if due.next_due is not None:
-            interval = min(interval, max(due.next_due, 0.0) + self._leeway)
+        interval = _INTERVAL * max(1.0, taking_part / 10) * random.uniform(0.8, 1.2)  # noqa: S311
+        if next_due is not None:
+            interval = min(interval, max(next_due, 0.0) + self._leeway)
         return min(interval, max(self._prune_at - time.monotonic(), 0.0))
 
     def _release_dead(self, dead: list[int]) -> bool:
@@ -120,12 +121,12 @@ class BrokerMaintenance:
             logger.warning("Released %d messages that dead consumers had claimed", released)
         return released > 0
 
-    def _sweep(self, consumer_count: int) -> bool:
+    def _sweep(self, taking_part: float) -> bool:
         """Releases claims of unknown consumers; returns whether there were any."""
         began = time.monotonic()
         unknown = consumers.unknown(self._connection)
         ended = time.monotonic()
-        interval = _SWEEP * max(consumer_count, 1) * random.uniform(0.8, 1.2)  # noqa: S311
+        interval = _SWEEP * taking_part * random.uniform(0.8, 1.2)  # noqa: S311
         self._sweep_at = ended + max(interval, (ended - began) / _SWEEP_SHARE)
         return bool(unknown) and self._release_dead(unknown)
 
@@ -136,12 +137,12 @@ class BrokerMaintenance:
                 return 0
             return consumers.promote(self._connection, _BATCH)
 
-    def _prune(self, consumer_count: int) -> None:
+    def _prune(self, taking_part: float) -> None:
         """Deletes a batch of old dead letters and orphaned messages."""
         has_more = orphaned_messages.delete(self._connection, _BATCH) >= _BATCH
         if self._options.dead_letter_days:
             seconds = self._options.dead_letter_days * 86400
             dropped = dead_letters.drop(self._connection, older_than=seconds, limit=_BATCH)
             has_more = has_more or dropped >= _BATCH
-        interval = _PRUNE * max(consumer_count, 1) * random.uniform(0.8, 1.2)  # noqa: S311
+        interval = _PRUNE * taking_part * random.uniform(0.8, 1.2)  # noqa: S311
         self._prune_at = time.monotonic() + (_AT_ONCE if has_more else interval)

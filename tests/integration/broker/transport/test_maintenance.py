@@ -53,6 +53,22 @@ def test_when_to_look_again(opened: Sessions) -> None:
     assert maintenance.next_at - time.monotonic() < 0.4
 
 
+def test_how_often_to_look_where_most_consumers_do_not(opened: Sessions) -> None:
+    """A message that was promoted late tells that they run tasks, or have nothing to consume."""
+    random.seed(1)
+    connection = opened.open()
+    for _ in range(200):
+        consumers.register(connection, "busy", lease=600)
+    maintenance = BrokerMaintenance(connection, Options(), 0)
+    maintenance.run(time.monotonic())
+    assert maintenance.next_at - time.monotonic() > 10
+    put(connection, "q", "m", available_at=later(connection, "0.01 seconds"))
+    connection.execute(text("UPDATE kombu_message SET available_at = now() - interval '4 s'"))
+    assert maintenance.run(time.monotonic()).promoted
+    maintenance.run(time.monotonic())
+    assert maintenance.next_at - time.monotonic() < 2
+
+
 def flow(watcher: Connection, sessions: Sequence[Session], seconds: float) -> None:
     """Drives the sessions, while every 20 ms a message is put that is due 0.3 seconds later."""
     put_at = time.monotonic()
