@@ -180,16 +180,21 @@ class Broker:
         gets is closed with its own use.
         """
         self.users -= 1
-        if self.users <= 0:
+        if self.users > 0:
+            return
+        is_locked = self.lock.acquire(timeout=_PATIENCE)
+        try:
+            if self.users > 0:  # another thread has connected meanwhile
+                return
             self.users = 0
-            if self.lock.acquire(timeout=_PATIENCE):
-                try:
-                    self._drop()
-                finally:
-                    self.lock.release()
-            if self._session is not None:
-                self._session.close()
-                self._session = None
+            if is_locked:
+                self._drop()
+            session, self._session = self._session, None
+        finally:
+            if is_locked:
+                self.lock.release()
+        if session is not None:
+            session.close()
 
     def _drop(self) -> None:
         working, self._working = self._working, None

@@ -3,6 +3,7 @@
 import ctypes
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 from sqlalchemy import text
@@ -35,6 +36,20 @@ def test_a_consumer_is_cancelled_while_another_thread_claims(connect: Connect, s
             assert not channel._buffer and not channel._reserved
     where = "queue_id = (SELECT id FROM kombu_queue WHERE name = 'q')"
     assert sql(f"SELECT count(*), count(claimed_by) FROM kombu_message WHERE {where}") == [(40, 0)]
+
+
+def test_a_session_outlives_a_connection_that_another_thread_closes(connect: Connect) -> None:
+    """The last one of the process until then, in the moment in which the next one connects."""
+    last = connect()
+    last.connect()
+    broker = last.transport.broker
+    with ThreadPoolExecutor(1) as pool, broker.work():
+        closed = pool.submit(last.release)
+        until(lambda: broker.users == 0)
+        inbox = Inbox(connect(), "q")
+    closed.result()
+    publish(inbox.connection, "q", "m")
+    assert inbox.bodies() == ["m"]
 
 
 def fork_unseen() -> int:
