@@ -17,7 +17,7 @@ import psycopg
 from sqlalchemy import Connection, text
 
 from pgbeat.broker import queues as broker_queues
-from pgbeat.broker.transport.consuming import claim_sql, consumers
+from pgbeat.broker.transport.consuming import claim_sql, consumers, unread
 from pgbeat.broker.transport.consuming.claims import ClaimedMessage, Intake, Request, claimed
 from pgbeat.broker.transport.consuming.guards import Alone, Guarded
 from pgbeat.broker.transport.consuming.lease import Lease
@@ -92,6 +92,8 @@ class Session:
         self._settlements = Settlements()
         self._maintenance = BrokerMaintenance(connection, broker.options, self.id)
         self._poll_at = time.monotonic() + self._poll
+        if self._listens:
+            unread.watch(self)
 
     # ----- queues
 
@@ -160,9 +162,10 @@ class Session:
         except Exception as error:
             logger.debug("Others must release this consumer's claims: %s", error)
         finally:
-            if self.lost is None:
-                self.lost = psycopg.OperationalError("the consumer's session was closed")
-            connections.close(self._connection)
+            with self.lock:  # another thread may read
+                if self.lost is None:
+                    self.lost = psycopg.OperationalError("the consumer's session was closed")
+                connections.close(self._connection)
             if self._lease is not None:
                 self._lease.stop()
 

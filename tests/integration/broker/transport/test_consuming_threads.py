@@ -95,3 +95,11 @@ def test_threads_that_wait_are_woken(connect: Connect, monkeypatch: pytest.Monke
                 assert answered[n].acquire(timeout=20), (consumed, round)
         for each in consumed:
             each.result()
+
+
+def test_what_arrives_during_a_long_task_is_read(connection: Any, sql: Sql) -> None:
+    """Over TCP the server would soon end the session, and with it the task's claim."""
+    Inbox(connection, "q").all_there_is()
+    notify = "pg_notify('pgbeat_broker', 'delayed ' || n)"
+    sql(f"SELECT count({notify}) FROM generate_series(1, 50000) AS n")
+    until(lambda: sql("SELECT pg_notification_queue_usage()") == [(0.0,)])
