@@ -26,6 +26,8 @@ logger = logging.getLogger("pgbeat.transport")
 _PATIENCE = 1.0
 #: Seconds between two attempts to declare a queue that another process has.
 _PAUSE = 0.25
+#: The types of AMQP's exchanges that are there from the start and are not direct.
+_BUILT_IN = {"amq.topic": "topic", "amq.fanout": "fanout"}
 
 
 def briefly(
@@ -268,7 +270,8 @@ class DeclaringChannel(virtual.Channel):
         exchange = exchange or "amq.direct"
         known = self.state.exchanges.get(exchange)
         type = known["type"] if known else self._do(exchanges.find_type, exchange)
-        self._ask(exchanges.bind, queue, exchange, routing_key or "", type or "direct")
+        type = type or _BUILT_IN.get(exchange, "direct")
+        self._ask(exchanges.bind, queue, exchange, routing_key or "", type)
         self.broker.bindings_changed()
 
     def queue_unbind(

@@ -150,6 +150,15 @@ def test_an_exchanges_type_is_looked_up(connection: Any, connect: Connect) -> No
     assert keys(Inbox(connection, "q").bodies()) == ["a.b.c"]
 
 
+@pytest.mark.parametrize(("type", "key"), [("topic", "a.#"), ("fanout", ""), ("direct", "a.b")])
+def test_the_exchanges_of_amqp_itself(connection: Any, type: str, key: str) -> None:
+    """kombu declares none of them."""
+    exchange = kombu.Exchange(f"amq.{type}", type=type)
+    inbox = Inbox(connection, kombu.Queue("q", exchange, routing_key=key))
+    send(connection, exchange, "a.b")
+    assert keys(inbox.bodies()) == ["a.b"]
+
+
 def test_unroutable_messages(connection: Any, connect: Connect, sql: Sql) -> None:
     """They are dropped or, where there is a queue for them, put there, with a warning."""
     exchange = kombu.Exchange("x", type="direct")
