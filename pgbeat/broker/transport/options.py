@@ -18,6 +18,7 @@ _KOMBU = {
     "deadletter_queue",
     "callback",
     "errback",
+    "on_revive",
     "max_retries",
     "interval_start",
     "interval_step",

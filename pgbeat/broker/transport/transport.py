@@ -48,6 +48,7 @@ class Transport(virtual.Transport):
     driver_type = "postgresql"
     driver_name = "psycopg"
     connection_errors: tuple[type[BaseException], ...] = (
+        *virtual.Transport.connection_errors,
         OperationalError,
         InterfaceError,
         psycopg.OperationalError,

@@ -211,6 +211,21 @@ def test_a_publisher_heals(connection: Any, sql: Sql) -> None:
     assert Inbox(connection, "q").bodies(4) == [0, 1, 2, 3]
 
 
+def test_a_connection_lost_before_the_first_of_several_queues(
+    connect: Connect, proxy: Proxy
+) -> None:
+    """kombu connects again for that one, and then finds the channel of the others closed."""
+    connection = connect(transport_url(proxy.dsn))
+    queues = [kombu.Queue("q"), kombu.Queue("r")]
+    revived: list[Any] = []
+    policy = {"max_retries": 3, "on_revive": revived.append}
+    proxy.lose_answer(b"INSERT INTO kombu_queue")
+    producer = connection.Producer(serializer="json")
+    producer.publish("m", routing_key="r", declare=queues, retry=True, retry_policy=policy)
+    assert proxy.lost == 1 and revived
+    assert Inbox(connection, "r").bodies() == ["m"]
+
+
 def test_an_occasional_consumer_heals(connection: Any, sql: Sql) -> None:
     """Such as a web process that inspects workers, and leaves its session alone in between."""
     for n in range(3):
