@@ -15,7 +15,7 @@ from kombu.utils.uuid import uuid
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker import discards, exchanges, queues
-from pgbeat.broker.transport import transaction_blocks
+from pgbeat.broker.transport import ignored_options, transaction_blocks
 from pgbeat.database.locks import lock_waits
 from pgbeat.errors import QueueLocked
 
@@ -254,8 +254,13 @@ class DeclaringChannel(virtual.Channel):
         return int(self.broker.session().id) if self.broker.has_session else None
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
-        """Returns the arguments of kombu's queues, such as `expires`, under their AMQP names."""
-        return to_rabbitmq_queue_arguments(arguments, **kwargs)
+        """Returns the arguments of kombu's queues, such as `expires`, under their AMQP names.
+
+        Warns of those that have no effect.
+        """
+        prepared = to_rabbitmq_queue_arguments(arguments, **kwargs)
+        ignored_options.warn_of_arguments(prepared.keys() - queues.ARGUMENTS.keys())
+        return prepared
 
     @at_once
     def queue_bind(

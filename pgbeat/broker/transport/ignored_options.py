@@ -4,7 +4,7 @@ They are ignored, with one warning that says what to use instead.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 logger = logging.getLogger("pgbeat.transport")
@@ -82,6 +82,14 @@ _SETTINGS = {
     "task_create_missing_queue_type": "queues are of one kind",
 }
 
+#: Arguments of RabbitMQ's queues, by what to use instead.
+_ARGUMENTS = {
+    "x-dead-letter-exchange": "dead letters are kept in a table: `pgbeat dead`",
+    "x-dead-letter-routing-key": "dead letters are kept in a table: `pgbeat dead`",
+    "x-single-active-consumer": "use a lane with a limit",
+    "x-queue-type": "queues are of one kind",
+}
+
 _warned: set[str] = set()
 
 
@@ -102,6 +110,11 @@ def ignored_settings(conf: Mapping[str, Any], defaults: Mapping[str, Any]) -> di
         for name, instead in ignored.items()
         if name in defaults and conf.get(name) != defaults[name]
     }
+
+
+def warn_of_arguments(names: Iterable[str]) -> None:
+    """Warns of arguments of queues that have no effect."""
+    warn("Arguments of queues", {n: _ARGUMENTS.get(n, "there is no such thing") for n in names})
 
 
 def warn(what: str, ignored: Mapping[str, str]) -> None:

@@ -152,6 +152,19 @@ def test_options_of_other_transports_are_ignored_with_one_warning(
     assert caplog.text.count("of other brokers") == 2  # of what is new
 
 
+def test_arguments_of_queues_that_are_ignored(
+    connection: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ignored_options, "_warned", set())
+    arguments = {"x-dead-letter-exchange": "dead", "x-odd": 1, "x-delivery-limit": 3}
+    for _ in range(2):
+        queue = kombu.Queue("q", max_length=5, expires=60, queue_arguments=arguments)
+        queue(connection.channel()).declare()
+    [said] = [r.getMessage() for r in caplog.records if "Arguments of queues" in r.getMessage()]
+    names = [line.split(":")[0].strip() for line in said.splitlines()[1:]]
+    assert names == ["x-dead-letter-exchange", "x-max-length", "x-odd"]
+
+
 def test_tls_that_is_not_there_is_said(
     database: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
