@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from math import inf
 from typing import Any, NamedTuple
 
@@ -156,8 +156,7 @@ class Broker:
     def end_abandoned(self, connection: Connection) -> None:
         """Ends this process's former consumers.
 
-        Otherwise they would keep their claims and exclusive queues until their leases ran out, or
-        the server noticed that their connections are gone.
+        Otherwise they would keep what they had until their leases ran out, or the server noticed.
         """
         for consumer in list(self.abandoned):
             consumers.give_up(connection, consumer, self.process)
@@ -337,9 +336,11 @@ class Broker:
 
     def disown(self) -> None:
         """Drops the connections in a forked child."""
-        sockets = [self._working.prepared.fileno()] if self._working is not None else []
-        if self._session is not None:
-            sockets += [self._session.prepared.fileno(), *self._session.files]
+        sockets = set() if self._session is None else self._session.files
+        for held in (self._working, self._session):
+            with suppress(psycopg.OperationalError):  # it is lost
+                if held is not None:
+                    sockets.add(held.prepared.fileno())
         forks.disown(self, sockets)
 
     def bindings_changed(self) -> None:

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
+import pytest
 from sqlalchemy import text
 
 from pgbeat.config import postgres_url
+from pgbeat.database import forks
 from pgbeat.database.kept import kept
 from tests.support.command_line import Sql
-from tests.support.kombu_connections import Connect, Inbox, kombu, publish
+from tests.support.kombu_connections import Connect, Inbox, kombu, publish, terminate_others
 from tests.support.processes import until
 from tests.support.threads import repeating
 
@@ -117,6 +119,16 @@ def test_a_fork_that_calls_no_hooks(connect: Connect, sql: Sql, database: str) -
     assert [inbox.bodies()[0] for _ in range(5)] == ["next", *["child"] * 4]
     publish(connection, "q", "parent")
     assert inbox.bodies() == ["parent"]
+
+
+def test_a_fork_while_the_session_is_lost(connect: Connect, sql: Sql) -> None:
+    """As of a worker's next process while the server is restarted."""
+    connection = connect()
+    inbox = Inbox(connection, "q")
+    terminate_others(sql)
+    with pytest.raises(connection.connection_errors):
+        inbox.get()
+    in_child(forks.check_process)
 
 
 def test_a_fork_that_calls_no_hooks_ends_with_its_parent(connect: Connect, sql: Sql) -> None:
