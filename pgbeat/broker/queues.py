@@ -19,6 +19,8 @@ ARGUMENTS = {
     "x-expires": "expires",
     "x-delivery-limit": "delivery_limit",
 }
+#: The highest value of one: three thousand years. The server can't reckon with times far beyond.
+HIGHEST = 10**14
 #: The most characters of a name: the width of kombu's column.
 LONGEST_NAME = 200
 
@@ -148,10 +150,10 @@ def _whole(key: str, arguments: Mapping[str, Any] | None) -> int | None:
         return None
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = -1
-    if number < 0:
-        raise ValueError(f"{key} must be a whole number, 0 or more, got {value!r}")
+    if not 0 <= number <= HIGHEST:
+        raise ValueError(f"{key} must be a whole number from 0 to {HIGHEST}, got {value!r}")
     return number
 
 

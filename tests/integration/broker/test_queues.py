@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
+from math import inf
 from typing import Any
 
 import psycopg
@@ -83,9 +84,14 @@ def test_wrong_declarations_are_explained(connection: Connection) -> None:
     for name, says in (("", "has 0"), ("x" * 201, "1 to 200 characters.*has 201")):
         with pytest.raises(ValueError, match=says):
             queues.declare(connection, name)
-    for key, value in product(queues.ARGUMENTS, ("high", -1, [])):
+    for key, value in product(queues.ARGUMENTS, ("high", -1, [], inf, queues.HIGHEST + 1)):
         with pytest.raises(ValueError, match=f"{key} must be a whole number"):
             queues.declare(connection, "q", arguments={key: value})
+    longest = dict.fromkeys(("x-expires", "x-message-ttl"), queues.HIGHEST)
+    queues.declare(connection, "longest", arguments=longest)
+    put(connection, "longest", "m")
+    queues.delete_expired(connection)
+    queues.delete(connection, "longest")
     assert names(connection) == []
 
 
