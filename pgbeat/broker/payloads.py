@@ -39,8 +39,11 @@ def message(
     """Returns the message for a payload of kombu's (body, headers, properties).
 
     With `delay`, a Celery task's ETA is when the message becomes available. Without, a worker
-    keeps it in memory until then, as on kombu's SQLAlchemy transport.
+    keeps it in memory until then, as on kombu's SQLAlchemy transport. Raises `ValueError` for a
+    name or key that can't be stored.
     """
+    if "\0" in f"{queue}{exchange}{routing_key}":  # libpq would cut it off there
+        raise ValueError("a name of a queue or exchange, or a routing key, has NUL")
     properties, headers = payload["properties"], payload["headers"] or {}
     eta, new_job = headers.get("eta") if delay else None, headers.get(NEW_JOB_HEADER)
     expiration = properties.get("expiration")

@@ -278,6 +278,15 @@ def test_a_name_that_is_too_long(connection: Any) -> None:
     assert Inbox(connection, "q").bodies() == ["m"]
 
 
+def test_a_name_with_nul_is_no_other_one(connection: Any) -> None:
+    exchange = kombu.Exchange("x", type="direct")
+    inbox = Inbox(connection, kombu.Queue("q", exchange, routing_key="k"))
+    for properties in ({"routing_key": "q\0r"}, {"exchange": "x", "routing_key": "k\0l"}):
+        with pytest.raises(ValueError, match="has NUL"):
+            kombu.Producer(connection).publish({"n": 1}, **properties)
+    assert inbox.all_there_is() == []
+
+
 # -- requeued -------------------------------------------------------------------------------------
 
 
