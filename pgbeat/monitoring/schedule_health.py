@@ -198,10 +198,9 @@ def _judge(
         return Health("late", f"has been due for {late} and is not decided", since=row.next_run)
     if is_active and (stale := _stale(row, jobs, skips, now)):
         return stale
-    most = max(row.max_retries, 1)  # its first failure disables it, too
-    is_given_up = not row.enabled and most <= row.retry_count
+    is_given_up = not row.enabled and row.patience <= row.retry_count
     if row.retry_count and (is_active or is_given_up):
-        words = f"launching it failed {row.retry_count} of {most} times in a row"
+        words = f"launching it failed {row.retry_count} of {row.patience} times in a row"
         words = _with(f"disabled: {words}" if is_given_up else words, row.last_error)
         return Health(
             "launch_failing", words, row.retry_count, row.last_failure, error=row.last_error

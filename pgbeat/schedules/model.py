@@ -141,6 +141,11 @@ class Schedule(NamedTuple):
         return None if self.completed_at is None else self.disabled_reason or "no reason given"
 
     @property
+    def patience(self) -> int:
+        """Returns how many failed decisions in a row disable it."""
+        return max(self.max_retries, 1)
+
+    @property
     def state(self) -> str:
         """Returns `disabled`, `completed`, `paused`, `waiting`, `retrying` or `active`.
 

@@ -83,8 +83,7 @@ def backfill(
     Raises `NotFound`, and `Busy` for a schedule that keeps changing.
     """
     connection, done = unit.connection, BackfillRun(remaining=len(times))
-    row = schedules.get(connection, name, namespace=unit.namespace)
-    patience = max(1, row.max_retries)
+    patience = schedules.get(connection, name, namespace=unit.namespace).patience
     with _deciding(unit, "backfill", job_source) as decider:
         for due_at in times:
             done.remaining -= 1
