@@ -15,6 +15,7 @@ from pgbeat.testing.databases import TemporaryServer
 from tests.acceptance.results.conftest import Client, Workers
 from tests.support import roles
 from tests.support.apps.results import STEPS
+from tests.support.databases import end_sessions
 from tests.support.processes import until
 from tests.support.rows import Sql
 
@@ -52,11 +53,10 @@ def test_what_follows_a_task_waits_for_a_connection(
     expected = canvas().get(timeout=30)
     # The process that runs tasks loses its connection, and there is no other one for a while.
     (child,) = psutil.Process(worker.pid).children()
-    mine = "FROM pg_stat_activity WHERE application_name ~ %s"
-    ((role, pid),) = workers.sql(f"SELECT usename, pid {mine}", f"^pgbeat transport .*{child.pid}$")
-    workers.sql("SELECT pg_terminate_backend(%s, 5000)", pid)
-    (count,) = workers.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = %s", role)
-    workers.sql(f"ALTER ROLE {role} CONNECTION LIMIT {count[0]}")
+    assert end_sessions(workers.sql, f"pgbeat transport %:{child.pid}")
+    left = "FROM pg_stat_activity WHERE datname = current_database() AND usename LIKE 'worker_%%'"
+    ((role, count),) = workers.sql(f"SELECT usename, count(*) {left} GROUP BY usename")
+    workers.sql(f"ALTER ROLE {role} CONNECTION LIMIT {count}")
     sent = canvas()
     worker.says("trying again", 30)
     workers.sql(f"ALTER ROLE {role} CONNECTION LIMIT -1")

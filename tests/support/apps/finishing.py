@@ -29,6 +29,7 @@ from pgbeat.worker.finishing.async_finish import _Adopted
 from pgbeat.worker.finishing.finish import _OwnSession
 from tests.support.apps.files import FOLDER, is_first
 from tests.support.apps.steps import between
+from tests.support.awaiting import Awaiting
 
 DEATHS = int(os.environ.get("TESTS_DEATHS", "20"))
 STEPS = (
@@ -200,13 +201,6 @@ def stubborn(self: Any, n: int) -> int:
     if n > self.request.retries + 1:
         raise self.retry(countdown=0)
     return n
-
-
-class Awaiting(Task):  # type: ignore[type-arg,unused-ignore]
-    """A task that awaits itself."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return asyncio.run(self.run(*args, **kwargs))
 
 
 @app.task(name="finishing.awaited", base=Awaiting, shared=False)

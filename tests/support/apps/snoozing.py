@@ -1,6 +1,5 @@
 """An app whose tasks snooze, and may kill their process meanwhile."""
 
-import asyncio
 import time
 from typing import Any
 
@@ -12,6 +11,7 @@ import pgbeat
 from pgbeat.config import postgres_url
 from tests.support.apps.files import FOLDER, die_once, note
 from tests.support.apps.policies import URL, app
+from tests.support.awaiting import Awaiting
 
 __all__ = ["app"]
 
@@ -51,14 +51,7 @@ def finishing(name: str) -> int:
         return _snooze(name, 1, 0.3)
 
 
-class _Awaiting(Task):
-    """A task that awaits itself."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return asyncio.run(self.run(*args, **kwargs))
-
-
-@app.task(name="snoozing.awaited", base=_Awaiting, acks_late=True, pgbeat={"max_attempts": 2})
+@app.task(name="snoozing.awaited", base=Awaiting, acks_late=True, pgbeat={"max_attempts": 2})
 async def awaited(name: str) -> int:
     """Snoozes once, and fails once."""
     number = _snooze(name, 1, 0.3)

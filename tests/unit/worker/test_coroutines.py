@@ -5,17 +5,10 @@ from inspect import iscoroutine
 from typing import Any
 
 import pytest
-from celery import Celery, Task
+from celery import Celery
 
 from pgbeat.worker.finishing import task_run
-
-
-class Awaiting(Task):  # type: ignore[type-arg,unused-ignore]
-    """A task that awaits itself."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the coroutine."""
-        return asyncio.run(self.run(*args, **kwargs))
+from tests.support.awaiting import Awaiting
 
 
 def make(**options: Any) -> Any:
