@@ -313,7 +313,8 @@ def next_command(target: Target, name: str, count: int) -> None:
 
 def _remark(target: Target, row: Schedule, *, is_over: bool) -> None:
     if not row.enabled:
-        printing.note(f"it is disabled ({line(row.disabled_reason)}); none of this will come.")
+        none = "; none of this will come" if not is_over else ""
+        printing.note(f"it is {row.state} ({line(row.disabled_reason)}){none}.")
     elif row.paused_at is not None:
         printing.note("it is paused; none of this comes before it is resumed.")
     elif row.retry_count:
@@ -322,7 +323,7 @@ def _remark(target: Target, row: Schedule, *, is_over: bool) -> None:
         printing.note(f"the first waits for the end of job {row.waiting_for}.")
     if row.after is not None:
         printing.note(f"it comes {printing.timetable(row)}, whenever that is.")
-    elif is_over:
+    elif is_over and row.completed is None:
         printing.note("its timetable has no time left.")
     if printing.is_local(row):
         target.note_zone(row)

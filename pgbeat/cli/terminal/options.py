@@ -311,7 +311,7 @@ _OPTIONS = [
     ),
     _policies("--min-interval", LENGTH, "The shortest time between two launches."),
     _failures(
-        "--max-retries", whole(0, 1_000_000), "Disable it after this many failures in a row."
+        "--max-retries", whole(0, 2**31 - 1), "Disable it after this many failures in a row."
     ),
     _failures("--retry-base", LENGTH, "The n-th retry comes after base × factor^n …"),
     _failures("--retry-factor", "X", "… by default 2 …", type=click.FloatRange(1, 1000)),

@@ -30,10 +30,12 @@ def put(
 
     Raises `InvalidCalendar`, and `AlreadyExists` if it is not new but must be (`only_new`).
     """
-    is_new = not calendars.load(unit.connection, {name}, namespace=unit.namespace)
-    if only_new and not is_new:
-        raise AlreadyExists(f"there is a calendar {name!r} already; PUT changes it")
-    return (add if is_new else edit)(unit, name, definition), is_new
+    try:
+        return add(unit, name, definition), True
+    except AlreadyExists:
+        if only_new:
+            raise AlreadyExists(f"there is a calendar {name!r} already; PUT changes it") from None
+        return edit(unit, name, definition), False
 
 
 def remove(unit: UnitOfWork, name: str) -> None:

@@ -212,6 +212,9 @@ def test_completed_is_not_disabled(database: str, sql: Sql) -> None:
     assert found["launches"] == "2"
     assert "disabled" not in found
     assert run(database, "status", "due").stdout.startswith("due (completed)\n")
+    assert run(database, "next", "due").stderr.startswith(
+        "Note: it is completed (launched 2 times (max_runs))"
+    )
     assert "  completed  " in run(database, "list").stdout
 
 

@@ -6,14 +6,18 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, event, make_url
 from sqlalchemy.exc import IntegrityError
 
+from pgbeat.access.actors import Actor
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import postgres_url
+from pgbeat.config.settings import Settings
 from pgbeat.database import connections
 from pgbeat.errors import AlreadyExists, InvalidCalendar, InvalidSchedule, NotFound
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import writes
+from pgbeat.schedules.calendars import control as calendar_control
 from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.calendars.exclusions import Rules
 from tests.support.problems import raises
@@ -184,6 +188,27 @@ def test_a_schedule_that_comes_to_name_it_meanwhile_is_waited_for(database: str,
         use(connection, "office", "nightly")
         with waiting(sql, remove):
             connection.commit()
+
+
+def test_of_two_who_put_a_new_calendar_the_second_changes_it(database: str, sql: Sql) -> None:
+    engine = connections.engine(postgres_url(database), "tests")
+    holidays = {"dates": ["12-24"]}
+
+    def put(connection: Connection, definition: object) -> bool:
+        unit = UnitOfWork(connection, Settings(make_url(database)), Actor("me"))
+        with unit.transaction():
+            return calendar_control.put(unit, "office", definition)[1]
+
+    def second() -> bool:
+        with engine.connect() as connection:
+            return put(connection, holidays)
+
+    with engine.connect() as connection:
+        calendars.add(connection, "office", WEEKEND)
+        with waiting(sql, second) as changed:
+            connection.commit()
+        assert changed.result() is False
+        assert calendars.get(connection, "office").definition == holidays
 
 
 def test_a_schedule_names_a_calendar_that_is_there(connection: Connection) -> None:
