@@ -23,7 +23,11 @@ SELECT format('column %s.%I', m.name, a.attname),
   FROM mine m JOIN pg_attribute a ON a.attrelid = m.oid AND a.attnum > 0 AND NOT a.attisdropped
  WHERE NOT m.is_part
 UNION ALL
-SELECT format('constraint %s.%I', m.name, c.conname), pg_get_constraintdef(c.oid)
+SELECT format('constraint %s.%I', m.name, c.conname),
+       -- One that was read from a dump has no parentheses around a BETWEEN that it begins with.
+       regexp_replace(pg_get_constraintdef(c.oid),
+                      '^CHECK \(\((\([^()]* >= [^()]*\) AND \([^()]* <= [^()]*\)) AND \(',
+                      'CHECK (((\1) AND (')
   FROM mine m JOIN pg_constraint c ON c.conrelid = m.oid AND c.contype <> 'n'
  WHERE NOT m.is_broker AND c.conparentid = 0 AND (NOT m.is_part OR c.conislocal)
 UNION ALL
@@ -49,6 +53,9 @@ UNION ALL
 SELECT format('function pgbeat.%I(%s)', p.proname, pg_get_function_identity_arguments(p.oid)),
        concat_ws(' ', pg_get_function_result(p.oid), p.provolatile, p.prosecdef, p.procost,
                  p.prorows, p.proisstrict, array_to_string(p.proconfig, ' '),
-                 pg_get_expr(p.proargdefaults, 0), p.prosrc, pg_get_function_sqlbody(p.oid))
+                 pg_get_expr(p.proargdefaults, 0), p.prosrc, pg_get_function_sqlbody(p.oid),
+                 CASE WHEN p.proname LIKE '%\_as\_owner'
+                           AND has_function_privilege('public', p.oid, 'EXECUTE')
+                      THEN 'for everybody' END)
   FROM pg_proc p WHERE p.pronamespace = to_regnamespace('pgbeat')
 ORDER BY 1

@@ -215,9 +215,8 @@ def _upgrade(
     connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}s'"))
     schema = installed(connection)
     before = None if schema is None else schema.version
-    if schema is None:
-        _require_unicode(connection)
-    else:
+    _require_unicode(connection)
+    if schema is not None:
         refuse_foreign(schema)
         if schema.version > newest():
             return Upgraded(schema.version, schema.version)

@@ -1,6 +1,7 @@
 """Migrations: from empty to newest by whoever comes first, all or nothing, and as printed."""
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from pgbeat.database import connections
 from pgbeat.database.migrations import migrate
 from pgbeat.database.tables import COLUMNS
 from pgbeat.errors import Forbidden, SchemaError
-from pgbeat.testing.databases import in_database
+from pgbeat.testing.databases import TemporaryServer, in_database
 from tests.support import schema_contents, versions
 from tests.support.command_line import run
 from tests.support.databases import Role
@@ -477,6 +478,42 @@ def test_what_someone_dropped_is_named_and_made_again(migrated: Engine) -> None:
         with migrated.connect() as connection:
             assert migrate.missing(connection, newest) == []
         assert contents(migrated) == before, lost
+
+
+def test_a_restored_dump_lacks_nothing_but_privileges(own_server: TemporaryServer) -> None:
+    """Without them, everybody could run the functions that act as the owner."""
+    url, encoding = postgres_url(own_server.dsn), "TEMPLATE template0 ENCODING 'SQL_ASCII'"
+    migrate.upgrade(url)
+    with psycopg.connect(own_server.dsn, autocommit=True) as admin:
+        for name, options in {"whole": "", "bare": "", "ascii": encoding}.items():
+            admin.execute(f"CREATE DATABASE {name} {options}".encode())
+    dump(own_server, "whole")
+    assert migrate.upgrade(url.set(database="whole")).restored == []
+
+    dump(own_server, "bare", "--no-owner", "--no-privileges")
+    for_owner = migrate.upgrade(url.set(database="bare")).restored
+    assert "function pgbeat.find_jobs_as_owner(ids uuid[])" in for_owner
+    assert all("_as_owner(" in name for name in for_owner)
+    with psycopg.connect(in_database(own_server.dsn, "bare")) as connection:
+        assert connection.execute(FOR_EVERYBODY).fetchall() == []
+
+    dump(own_server, "ascii")
+    with pytest.raises(SchemaError, match="encoding is SQL_ASCII, pgbeat needs UTF8"):
+        migrate.upgrade(url.set(database="ascii"))
+
+
+FOR_EVERYBODY = """
+    SELECT proname FROM pg_proc WHERE pronamespace = 'pgbeat'::regnamespace
+       AND proname LIKE '%as_owner' AND has_function_privilege('public', oid, 'EXECUTE')
+"""
+
+
+def dump(server: TemporaryServer, name: str, *options: str) -> None:
+    """Dumps the server's first database, and restores it as another."""
+    command = [server.programs / "pg_dump", *options, server.dsn]
+    dumped = subprocess.run(command, check=True, capture_output=True).stdout
+    command = [server.programs / "psql", "-v", "ON_ERROR_STOP=1", in_database(server.dsn, name)]
+    subprocess.run(command, check=True, input=dumped, capture_output=True)
 
 
 @pytest.mark.parametrize(
