@@ -136,7 +136,7 @@ class TaskEnding:
         #: The task's execution, if this worker records it.
         self.execution: EndRecorder | None = None
         #: Whether it is committed, given up, or left to Celery.
-        self.is_over = self._has_committed = False
+        self.is_over = self.has_committed = False
         #: Whether one statement stores the result and acknowledges the message.
         self._is_stored_alone = False
         #: Whether its run has returned, or raised: then `__call__` of its class may run it again.
@@ -195,7 +195,7 @@ class TaskEnding:
     def done(self, mark: Callable[[], None], value: Any) -> bool:
         """Stores the result by `mark`, with all that belongs to it; false if that is Celery's."""
         if self.is_over:
-            return self._has_committed
+            return self.has_committed
         if not self._has_returned:  # the `__call__` of its class has handled what it raised
             self._has_returned = self._is_with_celery = True
             if self.execution is not None:
@@ -204,7 +204,7 @@ class TaskEnding:
         try:
             if self._is_stored_alone:
                 mark()
-                self._has_committed = True
+                self.has_committed = True
                 self._leave()
             else:
                 self._commit(mark)
@@ -276,7 +276,7 @@ class TaskEnding:
 
     def failed(self, mark: Callable[[], None], error: BaseException, traceback: Any) -> bool:
         """Stores a failure by `mark`, with what follows from it; false if that is Celery's."""
-        if self._has_committed:  # and was interrupted after that
+        if self.has_committed:  # and was interrupted after that
             return True
         self.give_up()
         if self._has_returned:  # what would follow from its success
@@ -334,7 +334,7 @@ class TaskEnding:
             work = self._own
             with self._backend.store.transaction(work.connection(), work.commit) as working:
                 end(working)
-        self._has_committed = True
+        self.has_committed = True
         self._leave()
         if self.execution is not None:
             self.execution.committed()

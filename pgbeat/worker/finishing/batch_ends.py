@@ -88,7 +88,7 @@ class _Kept(TaskEnding):
         task, request = self._task, self._request
         is_stored = not ignores_result(task, request) or task.store_errors_even_if_ignored
         self._backend.mark_as_failure(request.id, error, request=request, store_result=is_stored)
-        if self._has_committed:
+        if self.has_committed:
             raise Ignore(str(error)) from error
 
     def _acknowledges_failures(self) -> bool:
@@ -151,11 +151,11 @@ class BatchEnding(_Kept):
     def _leave(self) -> None:
         """Lets the members wait again whose ends were not committed."""
         super()._leave()
-        if not self._has_committed:
+        if not self.has_committed:
             super().give_up()
         # Celery leaves the end of a member that raised `Reject` to its signal.
         left, self._running = [run for run in self._running.values() if run.ended is None], {}
-        if not self._has_committed:
+        if not self.has_committed:
             left += self.recorded.others
             self._members, self.recorded.others = [], []
         recorder = process_recorder.get()
@@ -185,10 +185,10 @@ class MemberEnding(_Kept):
         self._mark = mark
         self.recorded.attempt.is_deferred = True
         self._batch.add(self)
-        self._has_committed = True
+        self.has_committed = True
         self._leave()
 
     def _leave(self) -> None:
         super()._leave()
-        if not self._has_committed:
+        if not self.has_committed:
             self._batch.ended(self)

@@ -1,26 +1,29 @@
-"""Replaces the methods of tasks that a worker's pool calls: `run`, and those that `run` calls.
+"""Replaces the methods of tasks that a worker's pool calls: `run`, those around it, and in it.
 
 `_steps` has what pgbeat does about a run, in the order that it needs.
 """
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from types import CoroutineType
 from typing import Any
 
 from celery import Celery
+from celery.app.trace import task_has_custom
 
 from pgbeat.jobs.checks.task_checks import refuse_coroutine, runs_loop
 from pgbeat.jobs.policy.batches import is_batch
-from pgbeat.results.ending import TaskEnding
+from pgbeat.results.ending import TaskEnding, ending_of
 from pgbeat.worker.finishing import batches, endings, policy_retries, replacements, snoozes
 from pgbeat.worker.reporting import raise_suspended
 
 #: Does what follows when a run raises an error. If it raises another one, the next step gets that.
 Step = Callable[[Any, BaseException, TaskEnding | None], None]
-#: Where what replaces a task's `run` has the original.
+#: Where what replaces a task's `run`, or its class, has the original.
 _ORIGINAL = "pgbeat_original"
+#: Where a task's request has the error that its run raised.
+_FOLLOWED = "pgbeat_followed"
 
 
 def set_up(app: Celery) -> None:
@@ -34,7 +37,8 @@ def set_up(app: Celery) -> None:
             batches.prepare(task)
     retried, ending = policy_retries.tasks(app), endings.tasks(app)
     for name, task in app.tasks.items():
-        for method in ("retry", "on_replace"):  # replaced for an earlier worker in this process
+        # Replaced for an earlier worker in this process.
+        for method in ("retry", "on_replace", "before_start"):
             vars(task).pop(method, None)
         policy_retries.requeue_unsent(task)
         if not name.startswith("celery."):
@@ -43,6 +47,7 @@ def set_up(app: Celery) -> None:
                 batches.set_up(task)
             steps = _steps(is_retried=name in retried, is_ending=name in ending)
             _replace(task, steps, is_always=ending.get(name))
+            _replace_around(task, steps)
 
 
 def _steps(*, is_retried: bool, is_ending: bool) -> list[Step]:
@@ -83,6 +88,37 @@ def _replace(task: Any, steps: Sequence[Step], *, is_always: bool | None) -> Non
     task.run = run_in_steps
 
 
+def _replace_around(task: Any, steps: Sequence[Step]) -> None:
+    """Replaces `before_start`, and the `__call__` of the task's class, which may raise, too."""
+    if task_has_custom(task, "before_start"):
+        task.before_start = _around(task, task.before_start, steps)
+    own = task.__class__
+    if task_has_custom(task, "__call__"):
+        own = vars(own).get(_ORIGINAL, own)
+        call = _around(task, partial(own.__call__, task), steps)
+        members = {"__call__": lambda _, *args, **kwargs: call(*args, **kwargs), _ORIGINAL: own}
+        task.__class__ = type(own.__name__, (own,), {**members, "__module__": own.__module__})
+
+
+def _around(task: Any, method: Callable[..., Any], steps: Sequence[Step]) -> Callable[..., Any]:
+    """Returns a method after which the steps are taken, unless they were after the run in it."""
+
+    def follow(task: Any, error: BaseException, _: TaskEnding | None) -> None:
+        ending = ending_of(task.request)
+        is_over = ending is not None and ending.has_committed
+        if not is_over and error is not getattr(task.request, _FOLLOWED, None):
+            _raise_other(error, _follow(steps, task, error, ending))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            with _followed([follow], task, None):
+                return method(*args, **kwargs)
+        finally:
+            vars(task.request).pop(_FOLLOWED, None)  # it keeps frames
+
+    return call
+
+
 def _awaited(
     run: Coroutine[Any, Any, Any], steps: Sequence[Step], task: Any, ending: TaskEnding | None
 ) -> Coroutine[Any, Any, Any]:
@@ -118,17 +154,25 @@ def _followed(steps: Sequence[Step], task: Any, ending: TaskEnding | None) -> It
             raise
         raise_suspended(task.request)
     except BaseException as error:
-        _follow(steps, task, error, ending)
+        last = _follow(steps, task, error, ending)
+        if _ORIGINAL in vars(task.__class__):
+            setattr(task.request, _FOLLOWED, last)
+        _raise_other(error, last)
         raise
+
+
+def _raise_other(error: BaseException, last: BaseException) -> None:
+    if last is not error:
+        raise last
 
 
 def _follow(
     steps: Sequence[Step], task: Any, error: BaseException, ending: TaskEnding | None
-) -> None:
-    """Takes the steps that follow an error."""
-    for number, step in enumerate(steps, 1):
+) -> BaseException:
+    """Takes the steps that follow an error; returns the error of the last one that raised."""
+    for step in steps:
         try:
             step(task, error, ending)
         except BaseException as other:
-            _follow(steps[number:], task, other, ending)
-            raise
+            error = other
+    return error

@@ -106,6 +106,29 @@ def test_a_task_that_its_class_awaits(site: Site, sql: Sql) -> None:
     until(lambda: history(sql, awaited.id) == ends, 30, "its job says the same")
 
 
+@pytest.mark.parametrize("where", ["before_start", "call"])
+def test_what_its_class_raises_counts_like_what_the_task_raises(
+    site: Site, sql: Sql, where: str
+) -> None:
+    """From `before_start`, and after its run from `__call__`."""
+    site.client.conf.pgbeat_task_policies = {
+        "snoozing.outside": {},
+        "snoozing.failing": {"max_attempts": 2, "retry_base": 0.1},
+    }
+    site.start("-P", "threads", "-c", "1")
+    site.beat(app=site.app).says("This beat leads", 60)
+    runs = 1 + (where == "call")
+    snoozed, failed, plain = (
+        site.task(name, name, where).delay() for name in ("outside", "failing", "around")
+    )
+    assert [each.get(timeout=20) for each in (snoozed, failed, plain)] == [runs] * 3
+    until(lambda: history(sql, snoozed.id) == ["snoozed", "completed"], 10, "it is recorded")
+    until(lambda: history(sql, failed.id) == ["failed", "completed"], 10, "it is recorded")
+    skipped = site.task("outside", "skipped", where).delay()
+    until(lambda: skipped.state == "REVOKED", 10, "the caller knows")
+    until(lambda: history(sql, skipped.id) == ["skipped"], 10, "it is recorded")
+
+
 @pytest.mark.slow
 def test_it_gives_its_slot_back_and_can_be_cancelled(site: Site, sql: Sql, database: str) -> None:
     """The next in the lane runs; who waits for the snoozed one learns that it is cancelled."""

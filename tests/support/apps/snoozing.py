@@ -66,6 +66,43 @@ def plain(name: str, times: int = 2) -> int:
     return _snooze(name, times, 0.2)
 
 
+class _Outside(Task):
+    """A task that raises what its name says before its run, and from around it."""
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        self._raise("before_start", *args)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        value = self.run(*args, **kwargs)
+        self._raise("call", *args)
+        return value
+
+    def _raise(self, here: str, name: str, where: str) -> None:
+        if here != where or _ran(name) > 1:
+            return
+        if self.name.endswith("failing"):
+            raise ValueError(name)
+        raise pgbeat.Skip(name) if name.startswith("skip") else pgbeat.Snooze(0.3)
+
+
+@app.task(name="snoozing.outside", base=_Outside, acks_late=True, pgbeat={})
+def outside(name: str, where: str) -> int:
+    """Snoozes once, or is skipped, by its class."""
+    return _ran(f"{name}-run")
+
+
+@app.task(name="snoozing.failing", base=_Outside, pgbeat={"max_attempts": 2, "retry_base": 0.1})
+def failing(name: str, where: str) -> int:
+    """Fails once, by its class."""
+    return _ran(f"{name}-run")
+
+
+@app.task(name="snoozing.around", base=_Outside)
+def around(name: str, where: str) -> int:
+    """Snoozes once, by its class; it is no job."""
+    return _ran(f"{name}-run")
+
+
 class _Dying(Task):
     """A task whose process is killed once, just before its snooze is recorded, or just after."""
 
