@@ -1,5 +1,6 @@
 """Templates: made, replaced, removed; what is wrong with one is all told."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.jobs.policy import templates
 from pgbeat.jobs.policy.templates import Template
 from pgbeat.jobs.verbs import template_control
+from pgbeat.schedules import writes
 from tests.support.command_line import Sql
 from tests.support.databases import connected
 from tests.support.problems import raises
@@ -149,3 +151,19 @@ def test_two_give_it_another_task_at_once(connection: Connection, sql: Sql, data
             own.exec_driver_sql("COMMIT")
     tasks = "SELECT task FROM pgbeat.schedules UNION ALL SELECT task FROM pgbeat.templates"
     assert sql(tasks) == [("jobs.second",)] * 2
+
+
+@pytest.mark.parametrize("task", [None, "jobs.own"])
+def test_one_that_an_open_transaction_names_is_not_removed(
+    connection: Connection, sql: Sql, database: str, task: str | None
+) -> None:
+    put(connection)
+    with connected(database) as own:
+        own.exec_driver_sql("BEGIN")
+        named = {"task": task, "job_policy": {"template": "t"}}
+        writes.add(own, "s", source="cli", every=timedelta(1), **named)
+        with (
+            pytest.raises(InvalidJob, match="is used by 's'"),
+            waiting(sql, lambda: template_control.remove(unit(connection), "t")),
+        ):
+            own.exec_driver_sql("COMMIT")

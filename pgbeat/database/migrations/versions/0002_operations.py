@@ -29,6 +29,7 @@ PARTS = (
     "results",
     "freshness",
     "upstreams",
+    "templates",
     "schedule_retries",
     "executions",
     "job_ends",
