@@ -21,6 +21,8 @@ from pgbeat.broker import own_tables
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import connections
+from pgbeat.database.migrations import migrate
+from pgbeat.database.migrations.migrate import Installed
 from pgbeat.errors import CannotPublish, InvalidJob, TooMany
 from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.running import stacks
@@ -40,7 +42,7 @@ _LIMITED = "pgbeat_web_limits"
 _POOL, _OVERFLOW, _POOL_WAIT = 10, 10, 5
 #: How many may wait for a task's stack at a time, each with a connection.
 _ASKING = 4
-#: Seconds for which viewers share the overview.
+#: Seconds for which viewers share the overview, and requests the check of the schema.
 _SHARED = 2.0
 
 
@@ -79,6 +81,7 @@ class WebBackend:
         self.namespace = self.settings.namespace
         #: What the overview's viewers share; the key says of what it depends.
         self.recent = Recent[Markup](_SHARED)
+        self._schema = Recent[Installed](_SHARED)
         #: Whether everyone on this machine is an administrator.
         self.is_demo = demo
         #: How many changes each user makes.
@@ -113,10 +116,14 @@ class WebBackend:
 
     @contextmanager
     def session(self) -> Iterator[Connection]:
-        """Opens a connection in autocommit mode."""
+        """Opens a connection in autocommit mode.
+
+        Raises `SchemaError` on a schema that doesn't admit this program.
+        """
         with self._engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             _limit(connection)
+            self._schema.get(None, lambda: migrate.check(connection, reads_schedules=True))
             yield connection
 
     @contextmanager

@@ -150,6 +150,18 @@ def test_a_schema_that_is_missing_says_what_to_do(app: Celery, empty_database: s
         assert "run `pgbeat migrate`" in problem(asker.get("/readyz"), 503)
 
 
+def test_a_schema_that_does_not_admit_this_version_is_left_alone(web: Web, sql: Sql) -> None:
+    sql("UPDATE pgbeat.migrations SET oldest_program = '9999'")
+    refused = problem(web.nobody.get("/readyz"), 503)
+    assert refused.endswith("; upgrade pgbeat")
+    assert problem(web.admin.get(PATH), 503) == refused
+    assert problem(web.admin.post(PATH, json=SCHEDULE), 503) == refused
+    assert web.admin.get("/console/overview").status_code == 503
+    assert sql("SELECT FROM pgbeat.schedules") == []
+    sql("UPDATE pgbeat.migrations SET oldest_program = '0001'")
+    done(web.admin.post(PATH, json=SCHEDULE), 201)
+
+
 def test_a_session_that_was_cut_is_made_anew(web: Web, sql: Sql) -> None:
     admin = web.admin
     done(admin.get(PATH))
