@@ -134,7 +134,9 @@ class PreparedConnection:
             self.command("ROLLBACK" if failed else "COMMIT")
 
     def send(self, statement: Statement, *parameters: Parameter) -> None:
-        """Sends a statement; `poll` returns the result."""
+        """Sends a statement; `poll` returns the result. Raises `ValueError` for NUL."""
+        if any(b"\0" in parameter for parameter in parameters if parameter):
+            raise ValueError("a text must not contain NUL, where libpq would cut it off")
         if self.isolates:
             self._isolate()
         if not self._prepares:

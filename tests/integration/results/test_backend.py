@@ -247,7 +247,10 @@ def test_an_id_with_nul_is_no_other_task(app: Celery, backend: ResultBackend) ->
         app.AsyncResult("t1\0x").state  # noqa: B018
     with pytest.raises(ValueError, match="must not contain NUL"):
         backend.mark_as_done("t1\0x", 2)
+    with pytest.raises(ValueError, match="must not contain NUL"):  # nor another state
+        backend.store_result("t2", None, "SUCCESS\0x")
     assert app.AsyncResult("t1").get(timeout=0) == 1
+    assert app.AsyncResult("t2").state == "PENDING"
 
 
 def test_prefixes_keep_apps_apart(make_app: Callable[..., Celery]) -> None:
