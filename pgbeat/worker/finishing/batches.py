@@ -37,6 +37,8 @@ METADATA = "batch"
 _LOCK_PATIENCE = 10.0
 #: Each gets the requests of the members that a run takes along. Integrations add theirs.
 observers: list[Callable[[Sequence[dict[str, Any]]], None]] = []
+#: Where a batch's request has what its `retry` has not raised.
+_AGAIN = "pgbeat_again"
 #: Marks a task's `run` that takes the arguments of one call.
 _PREPARED = "pgbeat_runs_batches"
 
@@ -135,6 +137,7 @@ def set_up(task: Any) -> None:
         again.most = task.max_retries if max_retries is None else max_retries
         if throw:
             raise again
+        setattr(task.request, _AGAIN, again)
         return again
 
     def refuse(sig: Any) -> None:
@@ -270,8 +273,12 @@ def _outcomes(task: Any, run: Callable[..., Any], members: list[Member]) -> list
 
 
 def _limited(task: Any, member: Member, outcome: _Outcome) -> _Outcome:
-    """Returns the outcome of a member: if it was retried as often as it may be, a failure."""
+    """Returns the outcome of a member: a failure if it was retried as often as it may be.
+
+    One that has not failed runs again if the batch called `retry` without raising that.
+    """
     value, error = outcome
+    error = getattr(task.request, _AGAIN, None) if error is None else error
     if isinstance(error, _MembersRetry) and error.most is not None and member.attempt > error.most:
         error = error.exc or task.MaxRetriesExceededError(
             f"Can't retry {task.name}[{member.id}] args:{member.args} kwargs:{member.kwargs}"

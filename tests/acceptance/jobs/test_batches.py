@@ -222,6 +222,13 @@ def test_members_are_retried_by_celery(site: Site, sql: Sql) -> None:
     assert sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
 
 
+def test_a_retry_that_is_not_raised_is_for_all_that_have_not_failed(site: Site, sql: Sql) -> None:
+    site.start("-P", "prefork", "-c", "1")
+    calls = [site.delay("later") for _ in range(2)]
+    ends = sorted(repr(call.get(timeout=30, propagate=False)) for call in calls)
+    assert ends == ["2", "ValueError('no')"]
+
+
 def test_what_a_worker_cannot_read_fails_alone(site: Site, sql: Sql) -> None:
     """The others of its batch don't."""
     site.start("-P", "prefork", "-c", "1")
@@ -282,14 +289,14 @@ def test_bodies_of_chords_and_links_run_in_batches(site: Site, sql: Sql) -> None
     until(lambda: all_ended(sql), 30, "all have ended")
 
 
-@pytest.mark.parametrize("how", ["cancelled", "revoked"])
+@pytest.mark.parametrize("how", ["cancelled", "revoked", "terminated"])
 def test_a_member_is_cancelled_while_it_waits(site: Site, sql: Sql, how: str) -> None:
     """Or revoked by Celery. Whoever waits for it learns that; the batch fills with others."""
     site.start("-P", "prefork", "-c", "1")
     other, first, last = [site.delay("many", number) for number in range(3)]
     others = [other, last]
-    if how == "revoked":
-        first.revoke()
+    if how != "cancelled":
+        first.revoke(terminate=how == "terminated")
     else:
         assert run_with(site.client, "jobs", "cancel", first.id).exit_code == 0
     until(lambda: first.state == "REVOKED", 30, "the caller knows")

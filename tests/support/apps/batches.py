@@ -108,6 +108,19 @@ def again(self: Any, members: Members) -> None:
     raise self.retry(exc=error, eta=datetime.now(UTC), max_retries=1)
 
 
+@app.task(
+    shared=False, bind=True, name="batches.later", pgbeat={"batch": 2, "batch_after": "0.3 s"}
+)
+def later(self: Any, members: Members) -> list[int]:
+    """Runs again once, though it returns a value; by then one has failed for good."""
+    _note(members)
+    results = [member.attempt for member in members]
+    if members[0].attempt == 1:
+        self.retry(countdown=0, throw=False)
+        raise pgbeat.Failed({0: ValueError("no")}, results)
+    return results
+
+
 @app.task(shared=False, name="batches.polls", pgbeat={"batch": 3, "batch_after": "0.5 s"})
 def polls(members: Members) -> None:
     """Waits until it is cancelled, the first time."""
