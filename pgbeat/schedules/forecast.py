@@ -108,6 +108,8 @@ def upcoming(
     why its calendar excludes a time.
     """
     certain, clock = is_certain(row), now
+    if certain and _counts_launches(row) and since and timetable.count(now, since) <= MOST:
+        since = None
     runs, launched = row.run_count, row.last_success
     state: Schedule | None = row
     times = _first(row, timetable, now)
@@ -134,6 +136,11 @@ def upcoming(
             then = jump
         moment = timetable.next_after(then)
         times = None if moment is None else (row.jittered(moment), moment)
+
+
+def _counts_launches(row: Schedule) -> bool:
+    """Returns whether what is skipped before a time matters to what is launched after it."""
+    return row.min_interval is not None or (row.max_runs is not None and row.calendar is not None)
 
 
 class Call(NamedTuple):

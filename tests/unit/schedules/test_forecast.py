@@ -259,6 +259,22 @@ def test_from_later_on() -> None:
     assert hours(expect(row(retry_count=1, next_run=start + MINUTE), **later)) == [5 + 1 / 60, 6, 7]
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"min_interval": 150 * MINUTE},
+        {"min_interval": 150 * MINUTE, "max_runs": 5},
+        {"max_runs": 12, "calendar": "nights"},
+    ],
+)
+def test_later_on_it_is_as_from_now(values: dict[str, Any]) -> None:
+    """What is skipped before does not count as a launch."""
+    start, due = NOW + 12 * HOUR, row(**values)
+    wanted = [due for due in expect(due, known=NIGHTS).times if due.at >= start]
+    later = expect(due, known=NIGHTS, start=start, length=12 * HOUR)
+    assert later.times == wanted
+
+
 def test_what_jitter_puts_off_into_the_period_counts() -> None:
     late = row(jitter=HOUR)
     start = late.jittered(NOW + 5 * HOUR)
