@@ -25,6 +25,7 @@ from sqlalchemy import (
     text,
     true,
     tuple_,
+    union,
 )
 from sqlalchemy.types import NullType
 
@@ -137,20 +138,30 @@ def _old_jobs(scanned: CTE, dry_run: bool) -> Select[Any]:
     return _beyond_newest(scanned, jobs, jobs.c.created_at, has_ended)
 
 
+def _stays(related: ColumnElement[bool], dry_run: bool) -> ColumnElement[bool]:
+    """Returns a condition of jobs: that they stay. In a dry run, those that will go are there."""
+    if not dry_run:
+        return true()
+    columns = [jobs.c[name] for name in ("id", "created_at", "schedule_id", "group_id")]
+    query = select(*columns, jobs.c.finished_at).where(related, jobs.c.namespace == _NAMESPACE)
+    old = _materialized(_old_jobs(_materialized(query, "related"), dry_run), "old_jobs")
+    return jobs.c.id.not_in(select(old.c.id))
+
+
 def _old_groups(scanned: CTE, dry_run: bool) -> Select[Any]:
-    """Returns the groups that have no jobs any more, or in a dry run none that are kept."""
-    members = select(jobs.c.id).where(jobs.c.group_id == scanned.c.id)
-    if dry_run:
-        members = members.where(or_(jobs.c.finished_at.is_(None), jobs.c.finished_at >= _OLD))
+    """Returns the groups that have no jobs any more."""
+    stays = _stays(jobs.c.group_id.in_(select(scanned.c.id)), dry_run)
     # By a subquery for each: with `exists`, and statistics of a time when no group was running, the
     # members of all that run were read for each.
+    members = select(jobs.c.id).where(jobs.c.group_id == scanned.c.id, stays)
     member = members.limit(literal_column("1")).scalar_subquery()
     return select(scanned.c.id).where(scanned.c.finished_at < _OLD, member.is_(None))
 
 
 def _orphans(scanned: CTE, dry_run: bool) -> Select[Any]:
     """Returns the rows whose jobs are gone: with their period, or deleted by hand."""
-    return select(scanned.c.id).where(~exists().where(jobs.c.id == scanned.c.job_id))
+    stays = _stays(jobs.c.id.in_(select(scanned.c.job_id)), dry_run)
+    return select(scanned.c.id).where(~exists().where(jobs.c.id == scanned.c.job_id, stays))
 
 
 def _forgotten(scanned: CTE, dry_run: bool) -> Select[Any]:
@@ -159,7 +170,9 @@ def _forgotten(scanned: CTE, dry_run: bool) -> Select[Any]:
     The last is the one that ran last, or its retry, which may wait for longer than rows are kept.
     """
     known = [scanned.c.root_id, scanned.c.job_id]
-    of_chain = (exists().where(id.in_(known)) for id in (jobs.c.id, jobs.c.retry_of))
+    ids = union(*(select(column) for column in known))
+    stays = _stays(or_(jobs.c.id.in_(ids), jobs.c.retry_of.in_(ids)), dry_run)
+    of_chain = (exists().where(id.in_(known), stays) for id in (jobs.c.id, jobs.c.retry_of))
     return select(scanned.c.id).where(*(~job for job in of_chain))
 
 
@@ -225,7 +238,7 @@ KINDS = (
             _ended_executions.c.job_id,
             where=_ended_executions.c.finished_at < _UNTIL,
         ),
-        _orphans,
+        lambda scanned, dry_run: _orphans(scanned, False),  # the others are their job's dependents
         _BY_TIME,
         within=_ended_executions.c.finished_at < _UNTIL,
     ),

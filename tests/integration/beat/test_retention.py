@@ -103,6 +103,30 @@ def test_a_group_stays_whole_while_it_runs(prune: Prune, sql: Sql) -> None:
     assert sql("SELECT id::text FROM pgbeat.groups") == [(ids[0],)]
 
 
+def test_a_dry_run_counts_what_goes(prune: Prune, sql: Sql) -> None:
+    """What belongs to a job goes with it, though the job is still there when a dry run looks."""
+    ended = {"created_at": ago(sql, "50 days"), "finished_at": ago(sql, "35 days")}
+    of_schedule, alone = (make_group(sql, state="completed", **ended) for _ in range(2))
+    kept = jobs(sql, [49, 48], schedule(sql), group_id=of_schedule)  # its newest
+    for job in (*kept, *jobs(sql, [49, 48], group_id=alone)):
+        sql(
+            "INSERT INTO pgbeat.dependencies (job_id, parent_id, created_at) "
+            "VALUES (%s, gen_random_uuid(), now() - interval '47 days')",
+            job,
+        )
+        sql(
+            "INSERT INTO pgbeat.steps (root_id, job_id, namespace, kind, name, n, began_at) "
+            "VALUES (%s, %s, 'default', 'wait', 'a', 1, now() - interval '47 days')",
+            job,
+            job,
+        )
+        make_stack(sql, job, str(uuid4()), asked_at=ago(sql, "47 days"))
+    looked = +prune(dry_run=True)
+    assert looked == +prune()
+    two = dict.fromkeys(("jobs", "executions", "dependencies", "steps", "stacks"), 2)
+    assert looked == two | {"groups": 1}
+
+
 def test_stacks_go_with_their_job(prune: Prune, sql: Sql) -> None:
     kept = make_job(sql, "running")
     for job_id in (kept, uuid4()):
