@@ -267,6 +267,25 @@ def test_workers_that_died(database: str, sql: Sql) -> None:
     assert checked(database)["tasks"].result == "ok"
 
 
+def test_a_worker_needs_no_tasks_of_queues_that_it_does_not_consume(
+    database: str, sql: Sql
+) -> None:
+    make_schedule(sql, "plain", task="tests.add")
+    make_schedule(sql, "monthly", task="tests.report", queue="reports")
+    worker = (
+        "INSERT INTO pgbeat.workers (name, pid, alive_until, queues, tasks) "
+        "VALUES (%s, 1, 'infinity', %s, %s)"
+    )
+    sql(worker, "w1", ["celery"], ["tests.add"])
+    found = checked(database)["tasks"]
+    assert found.detail == "no worker has task 'tests.report' of schedule 'monthly'"
+    sql(worker, "w2", ["reports"], ["tests.add", "tests.report"])
+    assert checked(database)["tasks"].result == "ok"
+    sql(worker, "w3", ["celery", "reports"], ["tests.add"])
+    found = checked(database)["tasks"]
+    assert found.detail == "w3 lacks task 'tests.report' of schedule 'monthly'"
+
+
 def test_roles_for_sql_that_no_worker_allows(database: str, sql: Sql) -> None:
     """Of schedules, as their templates complete them, and of templates."""
     assert "SQL roles" not in checked(database)
