@@ -160,7 +160,7 @@ def test_one_that_an_open_transaction_names_is_not_removed(
     put(connection)
     with connected(database) as own:
         own.exec_driver_sql("BEGIN")
-        named = {"task": task, "job_policy": {"template": "t"}}
+        named: dict[str, Any] = {"task": task, "job_policy": {"template": "t"}}
         writes.add(own, "s", source="cli", every=timedelta(1), **named)
         with (
             pytest.raises(InvalidJob, match="is used by 's'"),
