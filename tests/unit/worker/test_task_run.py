@@ -9,6 +9,7 @@ from celery.exceptions import OperationalError, Reject
 
 from pgbeat.worker.finishing import endings, policy_retries, snoozes, task_run
 from pgbeat.worker.finishing.task_run import Step
+from tests.support.awaiting import Awaiting
 
 
 @pytest.fixture
@@ -65,9 +66,12 @@ def test_each_step_gets_what_the_one_before_it_raised(app: Celery) -> None:
 
 
 def test_a_second_worker_in_a_process_replaces_what_the_first_did(app: Celery) -> None:
+    app.task(double, name="called", shared=False, base=Awaiting)
+    own = app.tasks["called"].__class__
     before = {name: (task.run, task.retry, task.on_replace) for name, task in app.tasks.items()}
     for _ in range(2):
         task_run.set_up(app)
+    assert app.tasks["called"].__class__.__base__ is own
     for name, (run, retry, on_replace) in before.items():
         task = app.tasks[name]
         assert task.retry.__wrapped__ == retry
