@@ -61,13 +61,15 @@ def test_a_bad_group_makes_nothing(web: Web, admin: Any, sql: Sql) -> None:
         (
             {"jobs": [ORDER | {"subtask_type": None}]},
             422,
-            ("jobs[0].JobOrder.subtask_type", "unknown_field"),
+            ("jobs[0].subtask_type", "unknown_field"),
         ),
-        ({"jobs": [5]}, 422, ("jobs[0].JobOrder", "malformed")),
+        ({"jobs": [5]}, 422, ("jobs[0]", "malformed")),
+        ({"jobs": ["x" * 256]}, 422, ("jobs[0].task", "too_long")),
+        ({"jobs": [ORDER], "callback": {"tags": 5}}, 422, ("callback.tags", "malformed")),
         ({"jobs": [ORDER | {"unique_key": "k"}] * 2}, 409, ("", "not_unique")),
         ({"jobs": [ORDER | {"lane": "nope"}]}, 422, ("jobs[0].lane", "unknown")),
     ):
-        assert errors(web.user.post("/groups", json=body), status)[0] == expected, body
+        assert errors(web.user.post("/groups", json=body), status) == [expected], body
     assert sql("SELECT 1 FROM pgbeat.groups") == sql("SELECT 1 FROM pgbeat.jobs") == []
     assert sql("SELECT 1 FROM kombu_message") == []
     assert audited(admin, "group") == []

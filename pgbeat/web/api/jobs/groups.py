@@ -15,7 +15,7 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.submitting import submit_group
 from pgbeat.views import groups as views
 from pgbeat.web.api.bodies import Body, Json, Next, example, of_row
-from pgbeat.web.api.jobs.job_models import MOST, FoundJob, JobOrder
+from pgbeat.web.api.jobs.job_models import MOST, FoundJob, Ordered
 from pgbeat.web.api.paging import After, Limit, moment, read, split
 from pgbeat.web.api.visible import visible_group
 from pgbeat.web.calls import TheCall, WebCall
@@ -44,10 +44,10 @@ class NewGroup(Body):
     on_failure: OnFailure = Field(
         "stop", description="What happens to the others once one has failed for good."
     )
-    jobs: list[JobOrder | str] = Field(
+    jobs: list[Ordered] = Field(
         min_length=1, max_length=submit_group.MOST, description="Jobs, or names of tasks."
     )
-    callback: JobOrder | str | None = Field(
+    callback: Ordered | None = Field(
         None, description="A job that runs once, when the group has ended."
     )
     callback_outcome: CallbackOutcome = Field(
@@ -57,10 +57,9 @@ class NewGroup(Body):
     def arguments(self) -> Json:
         """Returns the arguments of `submit_group.submit`."""
         arguments = self.model_dump(include={"name", "mode", "on_failure", "callback_outcome"})
-        arguments["members"] = [job if isinstance(job, str) else job.member() for job in self.jobs]
+        arguments["members"] = [job.member() for job in self.jobs]
         if self.callback is not None:
-            last = self.callback
-            arguments["callback"] = last if isinstance(last, str) else last.member()
+            arguments["callback"] = self.callback.member()
         return arguments
 
 

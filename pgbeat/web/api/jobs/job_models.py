@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import Path
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field, model_validator
 
 from pgbeat.jobs.flow import dependencies
 from pgbeat.jobs.policy import policies as job_policies
@@ -100,6 +100,19 @@ class JobOrder(Body):
     def member(self) -> Json:
         """Returns it as a member of a group, with the policy's keys beside the others."""
         return set_fields(self, *type(self).model_fields)
+
+
+class Ordered(JobOrder):
+    """A new job, or the name of its task."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_name(cls, value: Any) -> Any:
+        return {"task": value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:
+        return {"anyOf": [handler(schema), {"type": "string"}]}
 
 
 class JobLike(JobOrder):
@@ -266,7 +279,7 @@ class JobOrders(Body):
 
     model_config = example({"jobs": [{"task": "tasks.load", "args": ["a"]}, "tasks.report"]})
 
-    jobs: list[JobOrder | str] = Field(
+    jobs: list[Ordered] = Field(
         min_length=1, max_length=10_000, description="Jobs, or names of tasks."
     )
 

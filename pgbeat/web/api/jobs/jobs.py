@@ -209,7 +209,7 @@ def create_job(call: TheCall, body: models.JobLike, response: Response) -> model
 @router.post("/many", status_code=201, summary="Create many jobs")
 def create_jobs(call: TheCall, body: models.JobOrders) -> models.JobIds:
     """Creates jobs that are the caller's, all or none, in one transaction."""
-    orders = [order if isinstance(order, str) else order.member() for order in body.jobs]
+    orders = [order.member() for order in body.jobs]
     with call.work() as unit, unit.transaction():
         ids = submit_many.submit(unit, orders, JobPolicy(), job_source="user_api")
         if not call.caller.is_admin and jobs.any_of_others(unit.connection, ids, call.caller.name):
