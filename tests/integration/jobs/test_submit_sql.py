@@ -54,6 +54,12 @@ def test_the_longest_wait_for_a_retry_is_no_shorter_than_the_first(app: Celery, 
     assert jobs(sql, "retry_base, retry_cap") == [(timedelta(hours=2),) * 2] * 2
 
 
+def test_a_tag_is_kept_once(app: Celery, sql: Sql) -> None:
+    pgbeat.submit("tests.add", tags=["b", "a", "b"], app=app)
+    sql("SELECT pgbeat.submit('tests.add', tags => '{b,a,b}')")
+    assert jobs(sql, "tags") == [(["b", "a"],)] * 2
+
+
 def test_all_that_it_takes(sql: Sql) -> None:
     make_lane(sql, "gpu")
     sql(

@@ -313,7 +313,9 @@ BEGIN
             'kwargs', kwargs, 'options', options, 'queue', queue, 'job_source', 'user_api',
             'created_by', created_by, 'state', state,
             'run_at', CASE WHEN waits THEN run_at WHEN state = 'scheduled' THEN now() END,
-            'lane', lane, 'priority', priority, 'tags', tags, 'resources', resources,
+            'lane', lane, 'priority', priority, 'tags', ARRAY(
+                SELECT t.name FROM unnest(tags) WITH ORDINALITY AS t (name, n)
+                 GROUP BY t.name ORDER BY min(t.n)), 'resources', resources,
             'max_attempts', max_attempts, 'retry_base', retry_base, 'retry_cap', retry_cap,
             'unique_key', unique_key, 'requires_approval', requires_approval,
             'awaits_approval', requires_approval, 'description', description, 'labels', labels,
