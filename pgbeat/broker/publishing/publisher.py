@@ -21,6 +21,7 @@ from pgbeat.broker.transport.outbox import OutboxConnection, declare_queue
 from pgbeat.config import Settings, delays_in_table, is_own_broker
 from pgbeat.database import connections
 from pgbeat.errors import BrokerUnavailable, InvalidSchedule, Problems
+from pgbeat.storable import is_storable
 
 #: The keys of a row's `options`: those options of `Task.apply_async` that are data.
 OPTIONS = reserved.OF_SIGNATURES | {
@@ -182,10 +183,12 @@ _SIGNATURES = (
     _are_signatures,
     "a signature (an object: task, args, kwargs, options), or a list of them",
 )
-#: Checks of options, and what each must be. Celery would drop wrong ones silently, or the worker
-#: would fail on them.
+#: Checks of options, and what each must be: Celery drops wrong ones silently, or workers fail.
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "queue": (lambda value: isinstance(value, str | Queue), "a queue's name"),
+    "queue": (
+        lambda value: isinstance(value, Queue) or (isinstance(value, str) and is_storable(value)),
+        "a queue's name that Postgres can keep",
+    ),
     "exchange": (lambda value: isinstance(value, str | Exchange), "an exchange's name"),
     "priority": (_is_priority, "a whole number from 0 to 255"),
     "countdown": (_is_number, "a number of seconds"),

@@ -199,6 +199,12 @@ def test_what_is_wrong_with_an_order(job_control: JobControl, sql: Sql) -> None:
         ({"task": ["jobs.add"]}, UnknownTask, "task", "malformed"),
         ({"args": ({1},)}, InvalidJob, "", "invalid_job"),
         ({"kwargs": {"y": "\ud800"}}, InvalidJob, "", "unstorable"),
+        (
+            {"queue": "a\0", "requires_approval": True},
+            InvalidSchedule,
+            "options.queue",
+            "malformed",
+        ),
         ({"unique_key": "a\0"}, InvalidJob, "unique_key", "malformed"),
         ({"tags": ["\ud800"]}, InvalidJob, "tags", "malformed"),
     ]
