@@ -58,6 +58,12 @@ class JobSpec(NamedTuple):
     key: str | None = None
 
     @property
+    def is_alone(self) -> bool:
+        """Returns whether it says nothing of other jobs."""
+        is_default = self.depends_on_outcome == "completed"
+        return is_default and not self.depends_on and self.key is None
+
+    @property
     def publish_options(self) -> dict[str, Any]:
         """Returns Celery's publish options, with the queue."""
         return {**self.options} if self.queue is None else {**self.options, "queue": self.queue}

@@ -52,7 +52,7 @@ def _write(unit: UnitOfWork, specs: list[tuple[int, JobSpec]], job_source: str) 
     with members.numbered("job") as at:
         for at.number, spec in specs:
             new = preparer.prepare(spec)
-            if spec.depends_on or spec.key is not None:
+            if not spec.is_alone:
                 new = depends_on.blocked(new, spec, depends_on.existing(unit, spec))
             prepared.append(new)
     return submissions.write_many(unit, prepared)

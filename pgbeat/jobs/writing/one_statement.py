@@ -40,7 +40,7 @@ def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob 
 
     The unit must be a program's, and not be open. Raises as `Preparer.prepare`.
     """
-    if spec.depends_on or spec.key is not None:
+    if not spec.is_alone:
         return None
     with unit.statement():
         publisher = unit.publisher

@@ -159,6 +159,11 @@ def test_what_can_not_be_depended_on_is_refused(runner: JobRunner, app: Celery) 
             pgbeat.submit(
                 "tests.add", *arguments, app=app, options={"serializer": "pickle"}, **given
             )
+    for _ in range(2):  # the queue is there then
+        with raises(InvalidJob, ("depends_on_outcome", "unknown")):
+            runner.submit(depends_on_outcome="failed")
+    with raises(InvalidJob, ("jobs[0].depends_on_outcome", "unknown")):
+        submit_many([{**ADD, "depends_on_outcome": "failed"}], app=app)
     with pytest.raises(Forbidden):
         runner.job_control.order(1, task="tests.add", actor=BOB, depends_on=[parent])
 
