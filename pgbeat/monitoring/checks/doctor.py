@@ -212,7 +212,7 @@ def _line(error: str | None) -> str:
 
 _UNDECIDED = text(
     """
-    SELECT name, retry_count, max_retries, last_error, count(*) OVER ()
+    SELECT name, retry_count, greatest(max_retries, 1), last_error, count(*) OVER ()
       FROM pgbeat.schedules
      WHERE namespace = :namespace AND paused_at IS NULL AND retry_count > 0
        AND (enabled OR retry_count >= max_retries)

@@ -82,7 +82,8 @@ FAMILIES = {
     ),
     "pgbeat_executions": Family(
         "counter",
-        "Executions that ended: completed, failed, cancelled, skipped or lost (the worker died)",
+        "Executions that ended: completed, failed, cancelled, skipped, snoozed or lost (the "
+        "worker died)",
         ("task", "state", "job_source"),
     ),
     "pgbeat_execution_duration_seconds": Family(

@@ -402,3 +402,5 @@ def test_schedules_that_achieve_nothing(database: str, sql: Sql) -> None:
     )
     sql("UPDATE pgbeat.schedules SET enabled = false, retry_count = 5 WHERE name = 'broken'")
     assert "broken (5 of 5 times" in checked(database)["decisions"].detail
+    sql("UPDATE pgbeat.schedules SET max_retries = 0, retry_count = 1 WHERE name = 'broken'")
+    assert "broken (1 of 1 times" in checked(database)["decisions"].detail

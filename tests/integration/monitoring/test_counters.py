@@ -1,7 +1,7 @@
 """Counters and histograms, which outlive what they count."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from sqlalchemy import Connection
@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from pgbeat.config import Settings
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
-from pgbeat.monitoring.metrics import counters, prometheus
+from pgbeat.monitoring.metrics import counters, families, prometheus
 from pgbeat.monitoring.metrics.counters import CounterValue
 from tests.support.databases import connected
 from tests.support.rows import Sql, make_job
@@ -156,6 +156,9 @@ def test_executions_are_counted_when_their_end_is_told(
     assert value(found, f"{name}_count", task="jobs.add") == 2
     assert value(found, f"{name}_sum", task="jobs.add") == pytest.approx(10.04)
     assert value(found, f"{name}_bucket", task="jobs.add", le="0.05") == 1
+    # The help text names each state.
+    states = {*get_args(executions.State)} - {"running"} | {"lost"}
+    assert all(state in families.FAMILIES["pgbeat_executions"].about for state in states)
     # One that was given up and was alive is not counted again.
     for number in (2, 3):
         end(number, "completed", duration_ms=1)
