@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.database import connections
+from pgbeat.database import connections, server_errors
 from pgbeat.errors import SchemaError
 
 
@@ -32,18 +32,19 @@ def is_denied(error: BaseException) -> bool:
 
 @contextmanager
 def required() -> Iterator[None]:
-    """Raises `SchemaError` where the role lacks a privilege for the schema, as after an upgrade."""
+    """Raises `SchemaError` where the schema lacks something, or the role a privilege for it."""
     try:
         yield
     except DBAPIError as error:
-        if not is_denied(error):
+        problem, advice = "the role may not use pgbeat's schema", _GRANT
+        if server_errors.code_of(error) == SchemaError.code:
+            problem, advice = "pgbeat's schema is not whole", "run `pgbeat migrate`"
+        elif not is_denied(error):
             raise
-        raise SchemaError(
-            f"the role may not use pgbeat's schema: {connections.first_line(error)}",
-            advice="as the schema's owner, run `pgbeat grant` for it, also after each upgrade",
-        ) from None
+        raise SchemaError(f"{problem}: {connections.first_line(error)}", advice=advice) from None
 
 
+_GRANT = "as the schema's owner, run `pgbeat grant` for it, also after each upgrade"
 _WRITES_JOBS = text("SELECT has_table_privilege('pgbeat.unfinished_jobs', 'INSERT')")
 _MAY_READ = text("SELECT coalesce(has_table_privilege(to_regclass(:table), 'SELECT'), false)")
 _MAY_CHANGE = text(

@@ -82,6 +82,8 @@ class Broker:
         self._unreachable_at = -inf
         self._has_tables = False
         self._session: Session | None = None
+        #: Whether there was a consuming session.
+        self.has_consumed = False
         #: Sessions in a row that failed soon after they were opened.
         self._failures = 0
         self._unbound: dict[str, float] = {}
@@ -175,8 +177,7 @@ class Broker:
     def release(self) -> None:
         """Ends one use; the last one closes the connections.
 
-        It doesn't wait for a thread that connects to a server which doesn't answer: what that one
-        gets is closed with its own use.
+        It doesn't wait for a thread that connects: what that one gets is closed with its own use.
         """
         self.users -= 1
         if self.users > 0:
@@ -210,7 +211,7 @@ class Broker:
         try:
             with self.lock:
                 if self._session is None or self._session.lost is not None:
-                    self._session = self._open_session()
+                    self._session, self.has_consumed = self._open_session(), True
                 return self._session
         except SchemaError:
             time.sleep(_LONGEST_PAUSE)  # the connection is good, so Celery tries again at once
@@ -234,7 +235,7 @@ class Broker:
         return self._session.lease if self._session is not None and self.has_session else 0.0
 
     def _open_session(self) -> Session:
-        with self.work() as (other, _):
+        with self.work() as (other, _), privileges.required():
             self.end_abandoned(other)
             connection = _open(self._engine)
             try:

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial, wraps
 from typing import Any, TypeVar
 
@@ -16,8 +17,9 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker import discards, exchanges, queues
 from pgbeat.broker.transport import ignored_options, transaction_blocks
+from pgbeat.database import privileges
 from pgbeat.database.locks import lock_waits
-from pgbeat.errors import QueueLocked
+from pgbeat.errors import QueueLocked, SchemaError
 
 T = TypeVar("T")
 logger = logging.getLogger("pgbeat.transport")
@@ -26,6 +28,8 @@ logger = logging.getLogger("pgbeat.transport")
 _PATIENCE = 1.0
 #: Seconds between two attempts to declare a queue that another process has.
 _PAUSE = 0.25
+#: Seconds before a declaration that misses tables or rights fails.
+_LONG_PAUSE = 2.0
 #: The types of AMQP's exchanges that are there from the start and are not direct.
 _BUILT_IN = {"amq.topic": "topic", "amq.fanout": "fanout"}
 
@@ -103,12 +107,30 @@ class DeclaringChannel(virtual.Channel):
         """Calls a domain function that executes a single statement."""
         if self.patience is not None:
             return self._do(function, *args, **kwargs)
-        return self.broker.ask(function, *args, **kwargs)
+        with self._whole_schema():
+            return self.broker.ask(function, *args, **kwargs)
 
     def _do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self.patience is not None:
-            return self.broker.do(briefly, self.patience, function, *args, **kwargs)
-        return self.broker.do(function, *args, **kwargs)
+        with self._whole_schema():
+            if self.patience is not None:
+                return self.broker.do(briefly, self.patience, function, *args, **kwargs)
+            return self.broker.do(function, *args, **kwargs)
+
+    @contextmanager
+    def _whole_schema(self) -> Iterator[None]:
+        """Raises `SchemaError` if a process that has consumed misses tables or rights.
+
+        It does so after a pause: the connection is good, so Celery tries again at once.
+        """
+        if not self.broker.has_consumed:
+            yield
+            return
+        try:
+            with privileges.required():
+                yield
+        except SchemaError:
+            time.sleep(_LONG_PAUSE)
+            raise
 
     # ----- publishing into a caller's transaction
 

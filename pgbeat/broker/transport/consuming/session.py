@@ -25,7 +25,7 @@ from pgbeat.broker.transport.consuming.maintenance import BrokerMaintenance
 from pgbeat.broker.transport.consuming.planner import LEAVE, Planner
 from pgbeat.broker.transport.consuming.queue_states import Removed
 from pgbeat.broker.transport.consuming.settlements import Settlements
-from pgbeat.database import channels, connections, fence, privileges
+from pgbeat.database import channels, connections, fence
 from pgbeat.database.prepared import PreparedConnection, array
 from pgbeat.database.watched import WatchedConnection
 
@@ -72,8 +72,7 @@ class Session:
             commit = self._options.ack_synchronous_commit or "off"
             connections.configure(connection, {**claim_sql.PLANS, "synchronous_commit": commit})
         fence.require_newest(connection, self._options.connect_args)
-        with privileges.required():
-            fence.require_original(connection)
+        fence.require_original(connection)
         #: The consumer's id.
         self.id = consumers.register(connection, broker.process, lease)
         #: Seconds that its lease lasts; 0 if it lives as long as its connection.

@@ -13,6 +13,7 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from pgbeat.broker import queues
+from pgbeat.errors import SchemaError
 from tests.support.command_line import Sql
 from tests.support.kombu_connections import (
     Connect,
@@ -111,6 +112,34 @@ def test_a_channel_that_fails_to_close_is_closed(connect: Connect, sql: Sql) -> 
     assert inbox.channel not in transport.channels
     assert inbox.channel.closed
     recover(sql)
+    assert again(connection).bodies() == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("take", "give_back"),
+    [
+        ("ALTER TABLE kombu_queue RENAME TO away", "ALTER TABLE away RENAME TO kombu_queue"),
+        ("ALTER SCHEMA pgbeat RENAME TO away", "ALTER SCHEMA away RENAME TO pgbeat"),
+        (
+            "ALTER TABLE pgbeat.consumers RENAME TO away",
+            "ALTER TABLE pgbeat.away RENAME TO consumers",
+        ),
+    ],
+)
+def test_a_session_is_tried_again_until_the_schema_is_whole(
+    connect: Connect, sql: Sql, take: str, give_back: str
+) -> None:
+    connection = connect()
+    Inbox(connection, "q")
+    fail(sql, "42501", "UPDATE")
+    publish(connect(), "q", "m")
+    with pytest.raises(connection.connection_errors):
+        connection.drain_events(timeout=20)
+    sql(take)
+    recover(sql)
+    with pytest.raises(SchemaError):
+        again(connection)
+    sql(give_back)
     assert again(connection).bodies() == ["m"]
 
 
