@@ -510,10 +510,15 @@ FOR_EVERYBODY = """
 
 def dump(server: TemporaryServer, name: str, *options: str) -> None:
     """Dumps the server's first database, and restores it as another."""
-    command = [server.programs / "pg_dump", *options, server.dsn]
-    dumped = subprocess.run(command, check=True, capture_output=True).stdout
-    command = [server.programs / "psql", "-v", "ON_ERROR_STOP=1", in_database(server.dsn, name)]
-    subprocess.run(command, check=True, input=dumped, capture_output=True)
+    dumped = subprocess.run(
+        [server.programs / "pg_dump", *options, server.dsn], check=True, capture_output=True
+    ).stdout
+    subprocess.run(
+        [server.programs / "psql", "-v", "ON_ERROR_STOP=1", in_database(server.dsn, name)],
+        check=True,
+        input=dumped,
+        capture_output=True,
+    )
 
 
 @pytest.mark.parametrize(
