@@ -195,13 +195,16 @@ def _groups(world: World, connection: Connection) -> None:
 
 
 def pruned(world: World, connection: Connection, *names: str) -> None:
-    """Runs a step of each kind of pruning, or of these, as a dry run."""
-    pruner = Pruner(world.settings, dry_run=True)
+    """Runs a step of each kind of pruning, or of these, and takes it back."""
+    pruner = Pruner(world.settings)
     pruner._begin(connection)
+    driver = connections.driver(connection)
+    driver.execute("BEGIN")
     for kind, name in enumerate(Pruner.names):
         if name in names or not names:
             pruner._kind = kind
             pruner._scan(connection, kind)
+    driver.execute("ROLLBACK")
 
 
 def _keys(world: World, connection: Connection) -> None:

@@ -9,7 +9,7 @@ from functools import partial, wraps
 from types import CoroutineType
 from typing import Any
 
-from celery import Celery
+from celery import Celery, Task
 from celery.app.trace import task_has_custom
 
 from pgbeat.jobs.checks.task_checks import refuse_coroutine, runs_loop
@@ -92,9 +92,8 @@ def _replace_around(task: Any, steps: Sequence[Step]) -> None:
     """Replaces `before_start`, and the `__call__` of the task's class, which may raise, too."""
     if task_has_custom(task, "before_start"):
         task.before_start = _around(task, task.before_start, steps)
-    own = task.__class__
-    if task_has_custom(task, "__call__"):
-        own = vars(own).get(_ORIGINAL, own)
+    own = vars(task.__class__).get(_ORIGINAL, task.__class__)
+    if own.__call__ is not Task.__call__:
         call = _around(task, partial(own.__call__, task), steps)
         members = {"__call__": lambda _, *args, **kwargs: call(*args, **kwargs), _ORIGINAL: own}
         task.__class__ = type(own.__name__, (own,), {**members, "__module__": own.__module__})

@@ -105,14 +105,16 @@ def _text(calls: Calls) -> str:
     """Returns the calls of the task's own, as in a traceback: the innermost is the last."""
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in calls]
     begin = modules.index(_RUNS) + 1 if _RUNS in modules else 0
-    while calls and modules[len(calls) - 1].startswith(_SIGNALS):
-        calls = calls[:-1]
-    texts = traceback.StackSummary.extract(calls[begin:][-_CALLS:]).format()
+    while modules and modules[-1].startswith(_SIGNALS):
+        modules.pop()
+    # A class's `__call__` calls the module again.
+    own = [calls[n] for n in range(begin, len(modules)) if modules[n] != _RUNS]
+    texts = traceback.StackSummary.extract(own[-_CALLS:]).format()
     size, kept = 0, []
     for text in reversed(texts):
         size += len(text)
         if size > SIZE:
             break
         kept.append(text)
-    is_cut = len(kept) < len(texts) or len(calls) - begin > _CALLS
+    is_cut = len(kept) < len(texts) or len(own) > _CALLS
     return escaped("  …\n" * is_cut + "".join(reversed(kept)))
