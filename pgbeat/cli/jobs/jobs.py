@@ -35,7 +35,7 @@ from pgbeat.jobs.searching.query import parse
 from pgbeat.monitoring import statistics
 from pgbeat.results import lookup
 from pgbeat.schedules import model as schedules
-from pgbeat.timetables import zone
+from pgbeat.timetables import TICK, zone
 from pgbeat.views import jobs as views
 
 #: The exit status by how a job ended.
@@ -78,19 +78,17 @@ def list_command(
 
     A QUERY is for example: state:failed task:'shop.*' error:503 arg.site=x since:2h
     """
-    asked = parse(" ".join(query))
+    asked = parse(" ".join(query)).also("schedule", schedule)
     filters["is_system_job"] = filters.pop("system") or None
     filters["late"] = filters["late"] or None
     with target.listing() as (connection, now):
         if filters["group_id"] is not None:
             group = find_group(connection, target, actor, filters["group_id"])
             filters["group_id"] = str(group.id)
-        if schedule := schedule or asked.get("schedule"):
-            filters["schedule_id"] = schedules.get(
-                connection, schedule, namespace=target.namespace
-            ).id
-        which = asked.filter(target.namespace, now)
-        which = which._replace(**{k: value for k, value in filters.items() if value is not None})
+        which = asked.filter(target.namespace, now, filters)
+        if schedule := asked.get("schedule"):
+            row = schedules.get(connection, schedule, namespace=target.namespace)
+            which = which._replace(schedule_id=row.id)
         which = target.visible(actor, which)
         page = search.page(connection, which, limit=limit)
         if printing.is_json():
@@ -106,7 +104,7 @@ def list_command(
         kind = any(value is not None for value in (schedule or None, *filters.values()))
         click.echo(job_views.nothing(is_filtered=kind or bool(query)))
     if page.is_cut and page.next:
-        before = page.next[0].isoformat(timespec="seconds")
+        before = (page.next[0] + TICK).isoformat()  # others may have been created at that time
         printing.note(f"older jobs were not searched; continue with 'before:{before}'")
 
 

@@ -79,14 +79,15 @@ def labels_problem(value: Any) -> str | None:
 
 def parse_labels(pairs: Iterable[str]) -> dict[str, str]:
     """Parses labels from `NAME=VALUE` pairs. Raises `InvalidJob`."""
-    labels = {}
+    labels: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
             raise InvalidJob.of(
                 "label", "malformed", f"label {pair!r} has no '='; write for example 'team=billing'"
             )
-        labels[name] = value
+        if labels.setdefault(name, value) != value:
+            raise InvalidJob.of("label", "conflict", f"label {name!r} is there twice")
     problem = labels_problem(labels)
     if problem is not None:
         raise InvalidJob.of("label", "malformed", f"the list of labels {problem}")

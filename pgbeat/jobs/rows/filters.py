@@ -13,6 +13,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from pgbeat.database.tables import jobs
 from pgbeat.jobs.rows import ids
 from pgbeat.names import NAMESPACE
+from pgbeat.storable import storable_json
 
 
 class Filter(NamedTuple):
@@ -133,9 +134,9 @@ def like(glob: str) -> str:
 def _argument(columns: Any, path: str, value: str) -> ColumnElement[bool]:
     """Returns the condition that an argument has this value: as text, or as JSON such as `5`."""
     values: list[Any] = [value]
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         read = json.loads(value, parse_constant=str)
-        if not isinstance(read, str):
+        if not isinstance(read, str) and storable_json(read):
             values.append(read)
     first, *inner = path.split(".")
     is_place = first.isdecimal() and len(first) < 9

@@ -60,6 +60,8 @@ _MARKS: dict[str, tuple[str, bool]] = {
     "system": ("is_system_job", True),
 }
 _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
+#: Which of two bounds holds.
+_BOUNDS = {"created_from": max, "created_until": min}
 #: Keys that stand once; of the others, all values must match.
 _ALONE = ("state", "schedule", "group", "since", "before", *_COLUMNS)
 KEYS = (*_ALONE, "label", "tag", "is", "arg")
@@ -105,16 +107,27 @@ class Query(NamedTuple):
         changed = tuple(Term(key, value) for key, value in values.items() if value)
         return Query(self.without(*values).terms + changed)
 
-    def filter(self, namespace: str, now: datetime) -> Filter:
+    def also(self, key: str, value: str | None) -> "Query":
+        """Returns the query with one more term, if there is a value."""
+        more = (Term(key, value),) if value else ()
+        return Query(tuple(dict.fromkeys(self.terms + more)))
+
+    def filter(self, namespace: str, now: datetime, beside: Mapping[str, Any] = {}) -> Filter:
         """Returns the filter, but for the schedule, whose id is unknown.
 
-        Raises `InvalidInput` with all mistakes. Times such as `2h` count from `now`.
+        Jobs must match the fields `beside` it, too; those that are `None` say nothing. Times such
+        as `2h` count from `now`. Raises `InvalidInput` with all mistakes.
         """
+        given = {name: value for name, value in beside.items() if value is not None}
         columns, problems = self._read(now)
+        if "error" in columns and not {"state", "states"} & {*columns, *given}:
+            columns["state"] = "failed"
+        for name, value in given.items():
+            if not _narrow(columns, name, value):
+                message = f"{name} is another in the query and beside it; give one of them"
+                problems.add(FIELD, "conflict", message)
         if problems:
             raise InvalidInput(problems)
-        if "error" in columns and not {"state", "states"} & set(columns):
-            columns["state"] = "failed"
         return Filter(namespace, **columns)
 
     def _read(self, now: datetime) -> tuple[dict[str, Any], Problems]:
@@ -159,13 +172,27 @@ class Query(NamedTuple):
             name, separator, label = value.partition("=")
             if not separator or not name:
                 raise ValueError("write label:NAME=VALUE")
-            columns.setdefault("labels", {})[name] = label
+            if not _narrow(columns, "labels", {name: label}):
+                raise ValueError("another term gives it another value")
         elif key == "tag":
             columns.setdefault("tags", []).append(value)
         elif key.startswith("arg."):
             columns.setdefault("arguments", []).append((key.removeprefix("arg."), value))
         elif key == "word":
             columns.setdefault("words", []).append(value)
+
+
+def _narrow(columns: dict[str, Any], name: str, value: Any) -> bool:
+    """Adds a field to those of a filter; returns whether a job can match both."""
+    if name == "labels":
+        labels = columns.setdefault(name, {})
+        return all(labels.setdefault(label, text) == text for label, text in value.items())
+    if name == "state" and "states" in columns:
+        return value in columns.pop("states") and _narrow(columns, name, value)
+    if name in _BOUNDS:
+        columns[name] = _BOUNDS[name](columns.get(name, value), value)
+        return True
+    return bool(columns.setdefault(name, value) == value)
 
 
 def _moment(value: str, now: datetime) -> datetime:

@@ -14,6 +14,7 @@ import pytest
 from celery import Celery
 
 from pgbeat.access.actors import Actor
+from pgbeat.jobs.searching import search
 from pgbeat.jobs.verbs import control
 from tests.support.command_line import Sql, read, refused, run, run_on_terminal, run_with
 from tests.support.jobs import BOB, JobControl, messages
@@ -50,6 +51,20 @@ def test_whose_jobs_are_listed(did: Did, job_control: JobControl) -> None:
     mine = job_control.make(actor=ME)
     assert ids(did("list")) == [str(mine.id), str(other.id)]
     assert ids(did("list", "--created-by", BOB.name)) == [str(other.id)]
+
+
+def test_a_list_that_was_cut_continues_before_the_time_that_it_says(
+    database: str, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_WINDOW", 3)
+    times = [f"2026-01-01T00:00:00.{tenth}Z" for tenth in (9, 7, 7, 5, 3, 1)]
+    made = {make_job(sql, created_at=at) for at in times}
+    found, before = set[str](), [""]
+    while before:
+        listed = run(database, "jobs", "list", "add", *before, "--json")
+        found |= {row["id"] for row in json.loads(listed.stdout)}
+        before = re.findall("'(before:.*)'", listed.stderr)
+    assert found == made
 
 
 def test_the_list_at_80_columns(database: str, sql: Sql) -> None:

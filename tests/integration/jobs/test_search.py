@@ -47,6 +47,8 @@ def test_each_term_finds(connection: Connection, sql: Sql) -> None:
         assert find(connection, text) == ["shop.stock"], text
     for text in ("arg.site=x", "arg.order.id=5", "arg.n=5", "mai", "state:running,paused since:1h"):
         assert find(connection, text) == ["mail"], text
+    for text in ("arg.n=1e400", "arg.n=" + "[" * 990, r'arg.n="[\"\\u0000\"]"'):
+        assert find(connection, text) == [], text
     for text in ("tag:e", "arg.site=y", "arg.0=8", "error:%", "word_", "before:1h", "arg.1=y"):
         assert find(connection, text) == [], text
     assert find(connection, "task:shop.*") == ["shop.stock", "shop.prices"]

@@ -58,6 +58,7 @@ def test_a_query_is_a_filter(text: str, fields: dict[str, object]) -> None:
         ("a\0b", ["unstorable"]),
         ("state:faild since:soon before:99999999999999999d", ["malformed"] * 3),
         ("lane:a lane:b", ["conflict"]),
+        ("label:team=a label:team=b", ["malformed"]),
         ("is:retried is:final", ["malformed"]),
         ("group:12 label:x is:early", ["malformed"] * 3),
         ("colour:red state:fialed since:x", ["unknown", "malformed", "malformed"]),
@@ -81,3 +82,29 @@ def test_terms_are_replaced_and_removed() -> None:
     assert str(asked.less(query.Term("tag", "a"))) == "state:failed tag:b"
     both = query.join([asked, query.parse("state:paused tag:b")])
     assert str(both) == "tag:a tag:b state:paused"
+
+
+@pytest.mark.parametrize(
+    ("text", "beside", "fields"),
+    [
+        ("label:a=b", {"labels": {"c": "d"}}, {"labels": {"a": "b", "c": "d"}}),
+        ("state:failed,cancelled", {"state": "failed"}, {"state": "failed"}),
+        ("error:503", {"state": "cancelled"}, {"error": "503", "state": "cancelled"}),
+        ("since:2h", {"created_from": NOW}, {"created_from": NOW}),
+        ("before:2h", {"created_until": NOW}, {"created_until": NOW - timedelta(hours=2)}),
+        ("task:a", {"task": "a", "lane": None}, {"task": "a"}),
+        ("task:a", {"task": "b"}, None),
+        ("label:a=b", {"labels": {"a": "c"}}, None),
+        ("state:failed,cancelled", {"state": "completed"}, None),
+    ],
+)
+def test_fields_beside_a_query_narrow_it(
+    text: str, beside: dict[str, object], fields: dict[str, object] | None
+) -> None:
+    asked = query.parse(text)
+    if fields is not None:
+        expected = Filter("default", **fields)  # type: ignore[arg-type]
+        assert asked.filter("default", NOW, beside) == expected
+        return
+    with raises(InvalidInput, ("q", "conflict")):
+        asked.filter("default", NOW, beside)

@@ -38,9 +38,20 @@ def test_a_preview_and_then_in_several_requests(web: Web, sql: Sql) -> None:
         ({"verb": "burn", "filter": {"state": "failed"}}, "verb"),
         ({"verb": "pause", "filter": {"state": "running"}}, "state"),
         ({"verb": "retry", "filter": {"state": "failed"}, "next": "x"}, "after"),
+        ({"verb": "delete", "filter": {"q": "state:failed,skipped", "state": "completed"}}, "q"),
+        ({"verb": "delete", "filter": {"q": "schedule:a", "schedule": "b"}}, "q"),
     ],
 )
 def test_what_is_refused_names_its_field(web: Web, order: dict[str, Any], field: str) -> None:
     refused = web.admin.post("/jobs/bulk", json=order)
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["field"] == field
+
+
+def test_fields_beside_a_query_widen_nothing(web: Web, sql: Sql) -> None:
+    for labels in ({"team": "a", "site": "x"}, {"team": "a", "site": "y"}, {"site": "x"}):
+        failed(sql, 1, labels=labels)
+    order = {"verb": "delete", "filter": {"q": "label:site=x", "labels": {"team": "a"}}}
+    assert done(web.admin.post("/jobs/bulk", json=order))["done"] == 1
+    left = [labels["site"] for (labels,) in sql("SELECT labels FROM pgbeat.jobs")]
+    assert sorted(left) == ["x", "y"]

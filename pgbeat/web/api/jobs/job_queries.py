@@ -37,12 +37,11 @@ def queried(
 
     Raises `InvalidInput`, `Forbidden`, and `NotFound` for a schedule.
     """
-    query, which = parse(text), Filter(call.namespace)
+    query = parse(text).also("schedule", schedule)
+    which = Filter(call.namespace, **fields)
     if query.terms:
-        which = query.filter(call.namespace, connections.now(connection))
-    which = which._replace(**{key: value for key, value in fields.items() if value is not None})
-    schedule = schedule or query.get("schedule") or None
-    if schedule is not None:
+        which = query.filter(call.namespace, connections.now(connection), fields)
+    if schedule := query.get("schedule"):
         which = which._replace(schedule_id=schedule_id(connection, call, schedule))
     which = queue_routes.routed(which, call.backend.celery)
     return search.visible(call.caller, call.redactor, which)
