@@ -70,8 +70,10 @@ def sentences(connection: Connection, redactor: Redactor, job_ids: list[str]) ->
 
 
 def _dependent(connection: Connection, job: Job) -> Whereabouts:
-    parents = dependencies.of_jobs(connection, [job.id])[job.id]
+    parents = dependencies.of_jobs(connection, [job.id]).get(job.id, [])
     waits_for = [str(parent.id) for parent in parents if parent.outcome is None]
+    if not waits_for:
+        return Whereabouts("parents", "waited for a job that has ended just now")
     if len(parents) == 1:
         return Whereabouts("parents", f"waits for job {waits_for[0]} to end")
     says = f"waits for {job.unfinished_parents} of {len(parents)} jobs to end, first {waits_for[0]}"

@@ -8,9 +8,9 @@ to one that waits, or to the one whose message is on its way, concerns no other.
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, text
@@ -81,15 +81,16 @@ def take(
     if row is None:
         return None, []
     own = Job(*row)
-    size = int((own.message or {})[BATCH]["size"])
+    batch = (own.message or {})[BATCH]
+    size = int(batch["size"])
     limit = (size if most is None else min(size, most)) - 1
-    values = {**_alike(own), "id": job_id, "limit": limit}
+    values = {**_alike(own, batch), "id": job_id, "limit": limit}
     return own, [Job(*row) for row in connection.execute(_TAKE, values)]
 
 
-def _alike(job: Job) -> dict[str, str]:
+def _alike(job: Job, batch: Mapping[str, Any]) -> dict[str, str]:
     """Returns what the members of a job's batch share."""
-    key = str((job.message or {})[BATCH]["key"])
+    key = str(batch["key"])
     return {"namespace": job.namespace, "task": job.task, "queue": job.queue or "", "key": key}
 
 
@@ -116,14 +117,19 @@ class WaitingBatch(NamedTuple):
     due_at: datetime
 
 
+_BATCH = text("SELECT message -> 'batch' FROM pgbeat.unfinished_jobs WHERE id = :id")
 _WAITING = text(sql.load("batch_members.sql", "waiting"))
 
 
 def waiting(connection: Connection, job: Job) -> WaitingBatch | None:
-    """Returns with what a job waits for its batch; `None` if it doesn't."""
-    batch = (job.message or {}).get(BATCH)
-    if batch is None or job.state != "pending" or job.dispatched_at is not None:
+    """Returns with what a job waits for its batch; `None` if it doesn't.
+
+    The job may be `brief` or masked: its message is read.
+    """
+    is_waiting = job.state == "pending" and job.dispatched_at is None
+    batch = connection.scalar(_BATCH, {"id": str(job.id)}) if is_waiting else None
+    if batch is None:
         return None
-    values = {**_alike(job), "after": batch["after"]}
+    values = {**_alike(job, batch), "after": batch["after"]}
     members, due_at = connection.execute(_WAITING, values).one()
     return None if due_at is None else WaitingBatch(members, batch["size"], due_at)

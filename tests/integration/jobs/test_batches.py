@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, chain
 from sqlalchemy import Connection
 
 import pgbeat
+from pgbeat.access.redaction import Redactor
 from pgbeat.beat import due as beat_due
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
@@ -21,7 +22,7 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.states import due
 from pgbeat.jobs.verbs import changes, control
 from pgbeat.worker.finishing import batches, endings
-from tests.support.jobs import JobControl, opened_app
+from tests.support.jobs import ALICE, JobControl, opened_app
 from tests.support.problems import raises
 from tests.support.rows import Sql
 
@@ -33,6 +34,7 @@ def app(database: str) -> Iterator[Celery]:
         "three": {"batch": 3, "batch_after": "1 hour"},
         "by_shop": {"batch": 3, "batch_after": "1 hour", "batch_by": "kwargs.shop"},
         "by_place": {"batch": 3, "batch_by": "args.1", "priority": 2},
+        "single": {},
     }
     with opened_app(database, tasks) as app:
         yield app
@@ -218,14 +220,25 @@ def test_tasks_of_classes(app: Celery, sql: Sql) -> None:
 
 
 def test_where_a_member_is(app: Celery, connection: Connection) -> None:
-    """It says how full its batch is."""
+    """It says how full its batch is, also of a job that is masked or brief."""
     ids = calls(app, "three", 2)
-    job = jobs.get(connection, ids[0])
-    where = explain.of_job(connection, job, connections.now(connection))
-    assert where.cause == "batch"
-    assert where.sentence.startswith(
-        "waits for its batch, which has 2 of 3 members, and starts in "
-    )
+    job, [brief] = jobs.get(connection, ids[0]), jobs.find_brief(connection, ids[:1])
+    masked = Redactor(ALICE, {"three": ["card"]}, app.tasks).row(job, job.task)
+    for row in (job, brief, masked):
+        where = explain.of_job(connection, row, connections.now(connection))
+        assert where.cause == "batch"
+        assert where.sentence.startswith(
+            "waits for its batch, which has 2 of 3 members, and starts in "
+        )
+
+
+def test_where_a_masked_part_of_a_canvas_is(app: Celery, connection: Connection) -> None:
+    """It has its message in its row, too."""
+    single = app.tasks["single"]
+    job = jobs.get(connection, chain(single.s(), single.s()).apply_async().parent.id)
+    assert job.message
+    masked = Redactor(ALICE, {"single": ["card"]}, app.tasks).row(job, job.task)
+    assert explain.of_job(connection, masked, connections.now(connection)).cause == "queue"
 
 
 def test_calls_without_a_worker(app: Celery) -> None:

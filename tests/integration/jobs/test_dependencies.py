@@ -137,11 +137,16 @@ def test_a_resumed_one_still_waits(runner: JobRunner) -> None:
     assert runner.now(made).state == "pending"
 
 
-def test_where_it_waits_is_said(runner: JobRunner) -> None:
+@pytest.mark.parametrize("ends_meanwhile", [False, True])
+def test_where_it_waits_is_said(runner: JobRunner, ends_meanwhile: bool) -> None:
     made = runner.submit(depends_on=[runner.submit(), runner.submit()])
+    if ends_meanwhile:  # after its row was read
+        runner.run()
+        runner.run()
     with connections.transaction(runner.job_control.connection) as connection:
         where = explain.of_job(connection, made, connections.now(connection))
     assert where.cause == "parents"
+    assert ("just now" in where.sentence) is ends_meanwhile
 
 
 def test_what_can_not_be_depended_on_is_refused(runner: JobRunner, app: Celery) -> None:
