@@ -332,7 +332,9 @@ def test_a_query_finds_jobs(database: str, sql: Sql) -> None:
     make_job(sql, "completed", task="shop.prices")
     found = read(database, "jobs", "list", "task:shop.*", "error:503", "arg.site=x")
     assert [(each["state"], each["error"]) for each in found] == [("failed", "HTTPError: 503")]
-    assert read(database, "jobs", "list", "state:completed", "--state", "failed") != []
+    for option in ("--state failed", "--schedule b"):
+        both = run(database, "jobs", "list", "state:completed", "schedule:a", *option.split())
+        assert "give one of them" in refused(both) or "is there twice" in refused(both)
     wrong = run(database, "jobs", "list", "stat:failed", "lanes:x", "--json")
     problems = json.loads(wrong.stdout)["error"]["problems"]
     assert [(each["field"], each["code"]) for each in problems] == [("q", "unknown")] * 2
