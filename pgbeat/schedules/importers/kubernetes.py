@@ -129,7 +129,9 @@ def _either(fields: list[str]) -> str:
     """Returns a schedule as cron says it.
 
     If day and weekday are both restricted, Kubernetes wants either, even if one begins with `*/`.
+    Its weekdays end at 6, and `N/2` with them; cron's end at 7, which is Sunday again.
     """
+    fields[4:5] = [re.sub(r"(^|,)(\w+)/", r"\1\2-6/", field) for field in fields[4:5]]
     if len(fields) == 5 and not {fields[2], fields[4]} & {"*", "?"}:
         for index, span in ((2, "1-31/"), (4, "0-6/")):
             fields[index] = re.sub(r"[*?]/(?!0*1\b)", span, fields[index])

@@ -111,6 +111,7 @@ def test_a_list_has_last_runs(database: str) -> None:
         ("0 0 1 * 5,*/2", "0 0 1 * 5,0-6/2"),
         ("0 0 */1 * mon", "0 0 */1 * mon"),
         ("0 0 ? * */2", "0 0 ? * */2"),
+        ("0 0 * * 1/2,0-5/5,sat/3", "0 0 * * 1-6/2,0-5/5,sat-6/3"),
     ],
 )
 def test_day_and_weekday_are_either(schedule: str, cron: str) -> None:
