@@ -9,6 +9,7 @@ from sqlalchemy import Connection, select, text
 
 from pgbeat.database import sql
 from pgbeat.database.tables import groups, results
+from pgbeat.errors import NotFound
 from pgbeat.jobs.flow import dependencies
 from pgbeat.jobs.rows.model import Job
 
@@ -90,8 +91,13 @@ class TreeRows(NamedTuple):
 
 
 def read(connection: Connection, job: Job) -> TreeRows:
-    """Returns the jobs of the tree that a job is a part of."""
+    """Returns the jobs of the tree that a job is a part of.
+
+    Raises `NotFound` if the job has been deleted since it was read.
+    """
     above = [TreeJob(*row) for row in connection.execute(_UP, {"id": job.id})]
+    if not above:
+        raise NotFound(f"there is no job {job.id}")
     jobs_by_id = {row.id: row for row in above}
     top = above[0]
     root = top.root_id or top.id

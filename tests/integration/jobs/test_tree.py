@@ -3,11 +3,13 @@
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from psycopg.types.json import Jsonb
 from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor
 from pgbeat.access.redaction import Redactor
+from pgbeat.errors import NotFound
 from pgbeat.jobs.explaining import tree
 from pgbeat.jobs.explaining.tree import Node
 from pgbeat.jobs.rows import model
@@ -40,6 +42,14 @@ def test_a_job_by_itself(sql: Sql, connection: Connection) -> None:
     made(sql)
     root = tree_of(connection, job_id)
     assert shape(root) == "job completed" and root.is_asked and root.id == job_id
+
+
+def test_a_job_that_is_deleted_meanwhile_has_none(sql: Sql, connection: Connection) -> None:
+    """Its row was read before."""
+    job = model.get(connection, made(sql))
+    sql("DELETE FROM pgbeat.jobs")
+    with pytest.raises(NotFound):
+        tree.of_job(connection, Redactor(ADMIN, {}, {}), job)
 
 
 def test_retries_are_below_the_first_job(sql: Sql, connection: Connection) -> None:
