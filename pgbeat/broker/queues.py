@@ -268,9 +268,10 @@ class QueueSummary(NamedTuple):
     def is_unserved(self) -> bool:
         """Whether it has messages, waiting or of a dead consumer, and none that lives consumes it.
 
-        Consumers on the stock transport are not seen.
+        A paused queue needs no consumer. Those on the stock transport are not seen.
         """
-        return bool(self.waiting or self.claimed) and not self.consumers and not self.is_internal
+        needs_one = bool(self.waiting or self.claimed) and self.paused_at is None
+        return needs_one and not self.consumers and not self.is_internal
 
     @property
     def audited(self) -> tuple[str, str, dict[str, Any]]:

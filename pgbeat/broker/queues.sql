@@ -121,7 +121,8 @@ WITH gone_messages AS (
         {note})
     SELECT count(*) FROM gone_messages
 
--- Dead consumers have their rows until a live one releases them.
+-- Dead consumers have their rows until a live one releases them. A delayed message that is due waits,
+-- though only a consumer makes it visible.
 -- name: all
 WITH alive AS (SELECT id FROM pgbeat.consumers EXCEPT SELECT pgbeat.dead_consumers())
     SELECT q.name, coalesce(m.waiting, 0), coalesce(m.delayed, 0), coalesce(m.claimed, 0),
@@ -129,9 +130,10 @@ WITH alive AS (SELECT id FROM pgbeat.consumers EXCEPT SELECT pgbeat.dead_consume
            q.auto_delete, q.owner
       FROM kombu_queue q
            LEFT JOIN (
-               SELECT queue_id, count(*) FILTER (WHERE visible) AS waiting,
-                      count(available_at) AS delayed, count(claimed_by) AS claimed,
-                      min(enqueued_at) FILTER (WHERE visible) AS oldest
+               SELECT queue_id, count(*) FILTER (WHERE visible OR available_at <= now()) AS waiting,
+                      count(*) FILTER (WHERE available_at > now()) AS delayed,
+                      count(claimed_by) AS claimed, min(coalesce(available_at, enqueued_at))
+                          FILTER (WHERE visible OR available_at <= now()) AS oldest
                  FROM kombu_message GROUP BY queue_id) m ON m.queue_id = q.id
            LEFT JOIN (
                SELECT queue, count(*) FROM kombu_message_dead GROUP BY queue) d ON d.queue = q.name
@@ -144,7 +146,7 @@ WITH alive AS (SELECT id FROM pgbeat.consumers EXCEPT SELECT pgbeat.dead_consume
 -- name: one
 SELECT q.name, w.count,
            (SELECT count(*) FROM kombu_message m
-             WHERE m.queue_id = :id AND m.available_at IS NOT NULL),
+             WHERE m.queue_id = :id AND m.available_at > now()),
            (SELECT count(*) FROM kombu_message m
              WHERE m.queue_id = :id AND m.claimed_by IS NOT NULL),
            (SELECT count(*) FROM kombu_message_dead d WHERE d.queue = :name),
@@ -153,6 +155,9 @@ SELECT q.name, w.count,
                        SELECT id FROM pgbeat.consumers EXCEPT SELECT pgbeat.dead_consumers())),
            clock_timestamp() - w.oldest, q.paused_at, q.auto_delete, q.owner
       FROM kombu_queue q CROSS JOIN (
-               SELECT count(*), min(m.enqueued_at) AS oldest
-                 FROM kombu_message m WHERE m.queue_id = :id AND m.visible) AS w
+               SELECT count(*), min(m.since) AS oldest FROM (
+                   SELECT enqueued_at AS since FROM kombu_message WHERE queue_id = :id AND visible
+                    UNION ALL
+                   SELECT available_at FROM kombu_message
+                    WHERE queue_id = :id AND available_at <= now()) AS m) AS w
      WHERE q.id = :id

@@ -18,7 +18,7 @@ CASE WHEN j.created_at > :raised_at THEN CAST(j.retry_of AS text) END
 -- name: messages
 SELECT m.id, m.payload, q.name AS queue, least(m.enqueued_at, j.created_at) AS created_at,
        CASE WHEN m.claimed_by IS NOT NULL THEN 'claimed'
-            WHEN m.visible THEN 'waiting' ELSE 'delayed' END AS state,
+            WHEN m.available_at > now() THEN 'delayed' ELSE 'waiting' END AS state,
        m.job_id IS NOT NULL AS is_job, {retry_of} AS retry_of
   FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id
        LEFT JOIN pgbeat.unfinished_jobs j ON j.id = m.job_id

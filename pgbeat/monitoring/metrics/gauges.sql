@@ -1,9 +1,14 @@
--- The oldest message of each priority is the first in the index.
+-- The oldest message of each priority is the first in the index. Delayed ones that are due wait, though
+-- only a consumer makes them visible.
 -- name: queues
 WITH alive AS (SELECT id FROM pgbeat.consumers EXCEPT SELECT pgbeat.dead_consumers()),
 delayed AS MATERIALIZED (
-    SELECT queue_id, count(*) FROM (
-           SELECT queue_id FROM kombu_message WHERE available_at IS NOT NULL LIMIT :most) AS m
+    SELECT queue_id, count(*) FILTER (WHERE available_at > now()) AS count,
+           count(*) FILTER (WHERE available_at <= now()) AS due,
+           min(available_at) FILTER (WHERE available_at <= now()) AS due_since
+      FROM (
+           SELECT queue_id, available_at FROM kombu_message
+            WHERE available_at IS NOT NULL ORDER BY available_at LIMIT :most) AS m
      GROUP BY 1),
 claimed AS MATERIALIZED (
     SELECT queue_id, count(*) FROM (
@@ -15,18 +20,18 @@ dead AS MATERIALIZED (
 consumed AS MATERIALIZED (
     SELECT queue_id, count(*) FROM kombu_queue_consumer JOIN alive ON id = consumer_id GROUP BY 1)
 SELECT q.name,
-       (SELECT count(*) FROM (
-           SELECT FROM kombu_message m WHERE m.queue_id = q.id AND m.visible LIMIT :most) AS w)
+       least(:most, coalesce(delayed.due, 0) + (SELECT count(*) FROM (
+           SELECT FROM kombu_message m WHERE m.queue_id = q.id AND m.visible LIMIT :most) AS w))
            AS waiting,
        coalesce(delayed.count, 0) AS delayed, coalesce(claimed.count, 0) AS claimed,
        coalesce(dead.count, 0) AS dead, coalesce(consumed.count, 0) AS consumers,
-       coalesce(extract(epoch FROM clock_timestamp() - (
+       coalesce(extract(epoch FROM clock_timestamp() - least(delayed.due_since, (
            SELECT min(o.enqueued_at)
              FROM generate_series(0, least(coalesce(q.max_priority, 9), 255)) AS p (priority)
                   CROSS JOIN LATERAL (
                   SELECT m.enqueued_at FROM kombu_message m
                    WHERE m.queue_id = q.id AND m.visible AND m.priority = p.priority::smallint
-                   ORDER BY m.id + 0 LIMIT 1) AS o)), 0)::float8 AS age,
+                   ORDER BY m.id + 0 LIMIT 1) AS o))), 0)::float8 AS age,
        q.paused_at IS NOT NULL AS is_paused
   FROM (SELECT * FROM kombu_queue WHERE NOT auto_delete AND owner IS NULL
          ORDER BY name LIMIT :named) AS q

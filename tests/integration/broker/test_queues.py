@@ -32,6 +32,7 @@ from tests.support.broker_sessions import (
     queue_id,
     rows,
 )
+from tests.support.command_line import Sql
 from tests.support.explained_plans import pages
 from tests.support.processes import until
 from tests.support.threads import together
@@ -484,6 +485,23 @@ def test_the_load_of_queues_is_what_runs_and_can_start(
     assert loads() == [("busy", 3, 3, 4, 1.5), ("held", 0, 0, 2, 0.0)]
     connections.close(session)
     until(lambda: loads() == [("busy", 3, 3, 0, None), ("held", 0, 0, 0, None)])
+
+
+def test_what_is_due_waits_though_nobody_lives(connection: Connection, sql: Sql) -> None:
+    """Only a consumer makes a delayed message visible when its time has come."""
+    for name in ("late", "held"):
+        put(connection, name, "due", "later", available_at=later(connection, "1 hour"))
+    sql("UPDATE kombu_message SET available_at = now() - interval '9 min' WHERE payload = 'due'")
+    queues.set_paused(connection, "held", True)
+    for row in (*queues.all_queues(connection)[1:], queues.get(connection, "late")):
+        assert (row.waiting, row.delayed) == (1, 1), row
+        assert row.is_unserved is (row.name == "late")  # as alerts do, which leave out paused ones
+        assert row.age is not None and 540 <= row.age.total_seconds() < 600
+    for counted in gauges.queues(connection)[1:]:
+        assert (counted.waiting, counted.delayed) == (1, 1), counted
+        assert 540 <= counted.age < 600
+    load = "SELECT queue, waiting FROM pgbeat.queue_load WHERE queue <> 'celery' ORDER BY 1"
+    assert rows(connection, load) == [("held", 0), ("late", 1)]
 
 
 def test_messages_are_counted_by_their_index(connection: Connection) -> None:

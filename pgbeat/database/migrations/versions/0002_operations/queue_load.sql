@@ -1,5 +1,6 @@
 -- The load of each queue, for autoscalers: they divide waiting + claimed by the slots that they want
--- to fill. What can't start doesn't wait: messages of a paused queue, and those with an ETA.
+-- to fill. What can't start doesn't wait: messages of a paused queue, and those whose ETA is to come.
+-- One that is past waits, though only a worker makes its message visible: there may be none.
 
 -- The broker's tables may come later than the schema, so that this is looked up when it is asked.
 CREATE FUNCTION pgbeat.queue_load(
@@ -20,12 +21,19 @@ BEGIN
                 WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted
                   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
                   AND l.classid = 1885823603 AND l.objid = w.id::oid)),
+    due AS MATERIALIZED (
+        SELECT queue_id, count(*) AS messages
+          FROM (SELECT m.queue_id FROM kombu_message m
+                 WHERE m.available_at <= now() ORDER BY m.available_at LIMIT 10000) AS n
+         GROUP BY 1),
     counted AS (
         SELECT q.name,
                (SELECT count(*) FROM (
                    SELECT FROM kombu_message m
                     WHERE m.queue_id = q.id AND m.visible AND q.paused_at IS NULL
-                    LIMIT 10000) AS n) AS waiting,
+                    LIMIT 10000) AS n)
+               + coalesce((SELECT d.messages FROM due d
+                            WHERE d.queue_id = q.id AND q.paused_at IS NULL), 0) AS waiting,
                (SELECT count(*) FROM kombu_message m
                  WHERE m.queue_id = q.id AND m.claimed_by IS NOT NULL) AS claimed,
                (SELECT coalesce(sum(l.concurrency), 0)::bigint FROM living l
