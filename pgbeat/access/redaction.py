@@ -29,6 +29,8 @@ _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 #: Options of a message in which Celery writes the arguments.
 _REPRS = ("argsrepr", "kwargsrepr")
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(?=[:(])")
+#: Why failed jobs paused a schedule, with the error of the last one; people give other reasons.
+_PAUSED = re.compile(r"(\d+ jobs? in a row failed; last: )(.+)", re.DOTALL)
 
 
 class Redactor:
@@ -166,6 +168,11 @@ class Redactor:
         kind = _ERROR.match(error)
         return f"{kind[0]}: {MASK}" if kind else MASK
 
+    def pause(self, task: str | None, reason: str) -> str:
+        """Returns why a schedule is paused, without the error of the job that paused it."""
+        paused = _PAUSED.fullmatch(reason)
+        return reason if paused is None else paused[1] + self.error(task, paused[2])
+
     def url(self, task: str | None, url: str) -> str:
         """Returns the host of a URL, whose path is a secret as a rule."""
         if self._is_off:
@@ -268,6 +275,7 @@ _FIELDS: dict[str, Any] = {
     "value": Redactor.value,
     "error": Redactor.error,
     "traceback": Redactor.text,
+    "paused_reason": Redactor.pause,
     "progress_message": Redactor.text,
     "message": Redactor.text,
     "canvas": lambda redactor, task, value: redactor._inner(value, ()),
