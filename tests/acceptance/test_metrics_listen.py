@@ -72,15 +72,17 @@ def test_a_worker_serves_its_own(
     second.says(" ready.")
 
 
-def test_a_database_that_is_away(port: int) -> None:
+def test_a_database_that_is_away(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged once, not at each scrape."""
     url = postgres_url("postgresql://nobody@127.0.0.1:1/none")
     server = exporter.serve(f"127.0.0.1:{port}", DatabaseCollector(Settings(url=url), False))
     assert server is not None
     try:
-        assert scraped(port) == (503, "")
+        assert [scraped(port), scraped(port)] == [(503, "")] * 2
     finally:
         server.shutdown()
         server.server_close()
+    assert caplog.text.count("Scrapes fail: ") == 1
 
 
 @pytest.mark.parametrize("listen", ["9464", "host:", "host:x", "[::1:9464"])

@@ -34,6 +34,8 @@ class Background:
         """`do` gets a connection in autocommit mode; `first` and `every` are seconds."""
         self._settings, self._what, self._do, self._every = settings, what, do, every
         self._thread: threading.Thread | None = None
+        #: Why the last round failed; empty if it didn't.
+        self._why = ""
         self._next_at = time.monotonic() + first
 
     def step(self, now: float) -> None:
@@ -52,11 +54,16 @@ class Background:
                 connections.configure(connection, connections.UNLIMITED)
                 self._do(connection)
         except DBAPIError as error:
+            why = connections.first_line(error)
             if not lock_waits.is_lock_timeout(error):
-                logger.warning("%s failed: %s", self._what, connections.first_line(error))
+                if why != self._why:
+                    logger.warning("%s failed: %s", self._what, why)
+                self._why = why
                 return
             self._next_at = time.monotonic() + _AGAIN
-            logger.debug("Postponed %s: %s", self._what, connections.first_line(error))
+            logger.debug("Postponed %s: %s", self._what, why)
+        else:
+            self._why = ""
 
     def close(self, seconds: float) -> None:
         """Waits up to so many seconds for a round that is under way."""

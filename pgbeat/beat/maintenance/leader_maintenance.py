@@ -44,6 +44,8 @@ _CALM = 1.0
 _LAUNCHES_FIRST = 2.0
 #: Seconds until the next attempt where the broker is away, and where something is locked.
 _PATIENCE, _BUSY = 5.0, 0.1
+#: Seconds without a failure after which it is logged again that the broker is away.
+_SILENCE = 60.0
 #: Seconds between two looks for jobs that can't be read, after errors that rows brought about.
 _UNREADABLE = 10.0
 
@@ -72,7 +74,7 @@ class LeaderMaintenance:
         self._whole: set[tuple[str, str]] = set()
         self._rescue_at = self._groups_at = 0.0
         self._prune_at = time.monotonic()
-        self._away_until = 0.0
+        self._away_until = float("-inf")
         #: Whether something failed for what rows hold, and when to look for such rows.
         self._has_bad_rows, self._unreadable_at = False, 0.0
         self._postponed = Postponed()
@@ -270,8 +272,10 @@ class LeaderMaintenance:
         try:
             do()
         except BrokerUnavailable as error:
-            self._away_until = time.monotonic() + _PATIENCE
-            logger.warning("Jobs wait: %s", error)
+            now = time.monotonic()
+            if now - self._away_until > _SILENCE:
+                logger.warning("Jobs wait until the broker is back: %s", error)
+            self._away_until = now + _PATIENCE
         except Exception as error:
             why = lock_waits.LOCKED
             if not lock_waits.is_lock_timeout(error):

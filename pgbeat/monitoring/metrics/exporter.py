@@ -75,6 +75,8 @@ class _Server(ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         super().__init__(address, _Handler)
         self.registry = registry
+        #: Why the last scrape failed; empty if it didn't.
+        self.why = ""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -88,10 +90,12 @@ class _Handler(BaseHTTPRequestHandler):
             status = 404
         else:
             try:
-                body = generate_latest(self.server.registry)
+                body, why = generate_latest(self.server.registry), ""
             except Exception as error:  # the database is away
-                logger.warning("A scrape failed: %s", connections.first_line(error))
-                status = 503
+                status, why = 503, connections.first_line(error)
+                if why != self.server.why:
+                    logger.warning("Scrapes fail: %s", why)
+            self.server.why = why
         self.send_response(status)
         self.send_header("Content-Type", kind if status == 200 else "text/plain")
         self.send_header("Content-Length", str(len(body)))

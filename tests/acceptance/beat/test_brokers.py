@@ -7,9 +7,10 @@ import psycopg
 import pytest
 from celery import Celery
 
+from pgbeat.beat.maintenance import leader_maintenance
 from pgbeat.beat.scheduler import Scheduler
 from tests.support.processes import Processes
-from tests.support.rows import Sql, make_schedule
+from tests.support.rows import Sql, make_job, make_schedule
 from tests.support.schedulers import Beat
 
 
@@ -83,3 +84,24 @@ def test_a_broker_that_is_away_fails_the_tick(
     [(outcome, error)] = sql("SELECT outcome, error FROM pgbeat.ticks")
     assert outcome == "failed" and "refused" in error.lower()
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+
+
+def test_jobs_that_wait_for_a_broker_that_is_away_are_logged_once(
+    app: Celery,
+    beat: Beat,
+    sql: Sql,
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(leader_maintenance, "_PATIENCE", 0.0)
+    app.conf.pgbeat_url = database
+    app.conf.broker_url = "amqp://127.0.0.1:1//"
+    app.conf.broker_connection_max_retries = 1
+    app.conf.task_publish_retry = False
+    make_job(sql, "scheduled", run_at="now")
+    scheduler = beat()
+    for _ in range(3):
+        scheduler.run_due()
+    [said] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said.startswith("Jobs wait until the broker is back: ")
