@@ -83,7 +83,7 @@ class Summary(NamedTuple):
     since: datetime | None
     skips: list[LikeTicks]
     failures: list[LikeTicks]
-    #: Jobs of the last day by state, up to `MOST`.
+    #: Jobs that run, and that are pending, by state, up to `MOST`.
     jobs: dict[str, int]
     #: Why jobs failed.
     errors: ErrorReport
@@ -113,10 +113,10 @@ def summary(connection: Connection, namespace: str, mask: Mask) -> Summary:
     since = None
     values: dict[str, Any] = {"namespace": namespace, "newest": NEWEST}
     for outcome, why, times, at, schedule, ids, begins in connection.execute(_TICKS, values):
-        ticks = LikeTicks(outcome, why, times, at, schedule, set(ids))
-        counts[ticks.outcome] += ticks.times
-        alike[ticks.outcome].append(ticks)
         since = begins
+        if outcome is not None:
+            counts[outcome] += times
+            alike[outcome].append(LikeTicks(outcome, why, times, at, schedule, set(ids)))
     states = connection.execute(_JOBS, {"namespace": namespace, "most": MOST})
     return Summary(
         counts,

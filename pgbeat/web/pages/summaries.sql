@@ -37,19 +37,14 @@ said AS (
      UNION ALL
     SELECT outcome, '', count(*), max(decided_at), '', '{}' FROM own
      WHERE outcome = 'launched' GROUP BY outcome)
-SELECT outcome, why, number, at, schedule, schedules,
-       (SELECT min(decided_at) FROM last HAVING count(*) >= :newest
-           AND min(decided_at) > now() - interval '1 day') AS since
-  FROM said
+SELECT outcome, why, number, at, schedule, schedules, b.since
+  FROM (SELECT CASE WHEN count(*) >= :newest AND min(decided_at) > now() - interval '1 day'
+                    THEN min(decided_at) END AS since FROM last) AS b
+       LEFT JOIN said ON true
 
 -- name: jobs
-SELECT s.state, (SELECT count(*) FROM pgbeat.newest_jobs(:namespace, s.state, :most)
-                  WHERE created_at > s.since)
-  FROM (VALUES ('pending', timestamptz '-infinity'), ('scheduled', '-infinity'),
-               ('running', '-infinity'), ('paused', '-infinity'),
-               ('completed', now() - interval '1 day'), ('failed', now() - interval '1 day'),
-               ('cancelled', now() - interval '1 day'),
-               ('skipped', now() - interval '1 day')) AS s (state, since)
+SELECT s.state, (SELECT count(*) FROM pgbeat.newest_jobs(:namespace, s.state, :most))
+  FROM (VALUES ('pending'), ('running')) AS s (state)
 
 -- name: deliveries
 SELECT w.id,

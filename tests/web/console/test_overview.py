@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from pgbeat.monitoring import runbook
+from pgbeat.web.pages import summaries
 from tests.support.command_line import Sql
 from tests.support.pages import html, words_of
-from tests.support.rows import ago, make_run, make_schedule, make_tick
+from tests.support.rows import ago, make_job, make_run, make_schedule, make_tick
 from tests.support.web import Web
 
 PATH = "/console/overview"
@@ -39,6 +40,23 @@ def test_what_runs_what_comes_next_what_is_wrong_and_why_not(page: Any, sql: Sql
     assert rows["busy"].cssselect("svg text.next")
     assert "busy" in words_of(shown.one("section:has(#running)"))
     assert "1 × no work idle" in words_of(shown.one("section:has(#skips)"))
+
+
+def test_what_it_says_of_a_day_is_of_a_day(
+    page: Any, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that failed today may be older, and the newest decisions all of the last minutes."""
+    make_job(sql, "failed", created_at=ago(sql, "2 days"), error="ValueError: no")
+    make_tick(sql, make_schedule(sql), decided_at=ago(sql, "1 hour"))
+    theirs = make_schedule(sql, "theirs", namespace="other")
+    for _ in range(2):
+        make_tick(sql, theirs, "failed", decided_at=ago(sql, "5 minutes"))
+    for newest, span, said in ((4, "1h", "1 skipped no work"), (2, "1d", "0 skipped since 5 min")):
+        monkeypatch.setattr(summaries, "NEWEST", newest)
+        shown = html(page.get(PATH, params={"span": span}))
+        assert words_of(shown.all(".tile")[2]).endswith("1 job failed in a day")
+        assert words_of(shown.all(".tile")[3]).startswith(said)
+    assert "No skips since 5 min" in words_of(shown.one("section:has(#skips)"))
 
 
 @pytest.mark.parametrize("path", ["overview", "schedules", "beats"])
