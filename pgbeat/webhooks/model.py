@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, case, func, select, text
 
+from pgbeat.database import sql
 from pgbeat.database.named_rows import NamedRows
 from pgbeat.database.tables import EVENTS as EVENTS
 from pgbeat.database.tables import incidents, webhooks
@@ -87,14 +88,7 @@ _DISABLE = text(
      WHERE id = :id AND enabled
     """
 )
-_STOP = text(
-    """
-    UPDATE pgbeat.deliveries
-       SET state = 'failed', finished_at = now(), next_at = NULL, sent_at = NULL,
-           log = log || jsonb_build_object('at', now(), 'error', 'the webhook was disabled')
-     WHERE webhook_id = :id AND state = 'pending'
-    """
-)
+_STOP = text(sql.load("deliveries.sql", "stop"))
 
 
 def disable(connection: Connection, webhook_id: int, reason: str) -> bool:

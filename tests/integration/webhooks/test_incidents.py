@@ -467,6 +467,23 @@ def test_a_disabled_webhook_is_told_of_the_end_once_it_is_enabled(
     assert incidents(sql) == []
 
 
+def test_a_webhook_that_is_disabled_before_its_receiver_took_the_end(
+    sql: Sql, receiver: Receiver, deliver: Deliver, connection: Connection
+) -> None:
+    hook(sql, receiver)
+    key = make_schedule(sql)
+    ends(sql, "failed", key)
+    deliver()
+    receiver.answers.append(503)
+    ends(sql, "completed", key)
+    assert (deliver(), incidents(sql)) == (["Schedule 's' recovered"], [])
+    control.disable(unit_on(connection), "w")
+    assert (deliver(), incidents(sql)) == ([], [("schedule", "s", 1, 1)])
+    control.enable(unit_on(connection), "w")
+    assert deliver() == ["Schedule 's' recovered"]
+    assert (deliver(), incidents(sql)) == ([], [])
+
+
 def test_an_alert_and_its_end_go_in_turn(sql: Sql, receiver: Receiver, deliver: Deliver) -> None:
     """An alert that is tried again after the end would stay open; a late end would close the next.
 
