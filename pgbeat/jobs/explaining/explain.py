@@ -121,10 +121,13 @@ _SNOOZES = text("SELECT count(*) FROM pgbeat.executions WHERE job_id = :id AND s
 
 def _scheduled(connection: Connection, job: Job, now: datetime) -> Whereabouts:
     if job.run_at is None or (job.started_at is not None and job.dispatched_at is not None):
-        when = "" if job.run_at is None or job.run_at <= now else f" in {span(job.run_at - now)}"
+        is_due = job.run_at is not None and job.run_at <= now
+        when = "" if job.run_at is None or is_due else f" in {span(job.run_at - now)}"
+        due = f"; it has been due for {span(now - job.run_at)}" if job.run_at and is_due else ""
         more = job.attempt < job.max_attempts
         of = f", attempt {job.attempt + 1} of {job.max_attempts}" if job.keeps_id and more else ""
-        return Whereabouts("retry", f"is retried by Celery for its task{when}{of}")
+        says = f"is retried by Celery for its task{when}{of}{due}"
+        return Whereabouts("retry", says, _WORKERS if is_due else "")
     is_kept = job.started_at is not None and job.dispatched_at is None  # with its message
     if is_kept and job.run_at > now and isinstance(job.message, dict):  # and not masked
         waits_for = job.message.get("waits_for")

@@ -60,6 +60,12 @@ def test_where_it_is(connection: Connection, sql: Sql) -> None:
             "is tried again in 2 h, attempt 2 of 3",
         ),
         ("scheduled", "run_at = NULL", "retry", "is retried by Celery for its task"),
+        (
+            "scheduled",
+            f"run_at = {AGO}, started_at = {AGO}, dispatched_at = {AGO}",
+            "retry",
+            "is retried by Celery for its task; it has been due for 2 h",
+        ),
         ("running", f"worker = 'w@h', started_at = {AGO}", "running", "runs on w@h, for 2 h"),
         (
             "running",
