@@ -17,7 +17,7 @@ from pgbeat.beat.pending_ticks import PendingTick, TickPreparer
 from pgbeat.beat.plain_launches import PlainLaunches
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
-from pgbeat.database import connections, server_errors
+from pgbeat.database import connections, privileges, server_errors
 from pgbeat.database.locks import batches, lock_waits
 from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.lanes.model import Room
@@ -321,7 +321,8 @@ def _why_to_wait(error: Exception) -> str | None:
     """Returns why a decision that failed is for later; `None` if the failure is its own."""
     if lock_waits.is_lock_timeout(error) or isinstance(error, _KeyTaken):
         return lock_waits.LOCKED
-    if server_errors.is_passing(error) and not connections.is_lost(error):
+    passes = server_errors.is_passing(error) or privileges.lacks(error)
+    if passes and not connections.is_lost(error):
         return f"the server can't do it now: {connections.first_line(error)}"
     return None
 

@@ -30,17 +30,22 @@ def is_denied(error: BaseException) -> bool:
     return connections.sqlstate(error) == "42501"
 
 
+def lacks(error: BaseException) -> bool:
+    """Returns whether the schema lacks something for a statement, or the role a privilege."""
+    return is_denied(error) or server_errors.code_of(error) == SchemaError.code
+
+
 @contextmanager
 def required() -> Iterator[None]:
     """Raises `SchemaError` where the schema lacks something, or the role a privilege for it."""
     try:
         yield
     except DBAPIError as error:
-        problem, advice = "the role may not use pgbeat's schema", _GRANT
-        if server_errors.code_of(error) == SchemaError.code:
-            problem, advice = "pgbeat's schema is not whole", "run `pgbeat migrate`"
-        elif not is_denied(error):
+        if not lacks(error):
             raise
+        problem, advice = "pgbeat's schema is not whole", "run `pgbeat migrate`"
+        if is_denied(error):
+            problem, advice = "the role may not use pgbeat's schema", _GRANT
         raise SchemaError(f"{problem}: {connections.first_line(error)}", advice=advice) from None
 
 

@@ -301,15 +301,24 @@ def test_a_locked_counter_delays_no_rescue(
 
 
 @pytest.mark.parametrize(
-    ("sqlstate", "values"),
-    [("53100", {}), ("53200", {"catch_up": "all"}), ("XX000", {"overlap": "skip"})],
+    ("sqlstate", "values", "table"),
+    [
+        ("53100", {}, "ticks"),
+        ("53200", {"catch_up": "all"}, "ticks"),
+        ("XX000", {"overlap": "skip"}, "ticks"),
+        ("42P01", {}, "unfinished_jobs"),
+        ("42501", {"overlap": "skip"}, "unfinished_jobs"),
+    ],
 )
 def test_an_error_of_the_server_is_no_failure_of_the_schedule(
-    running: Running, sql: Sql, sqlstate: str, values: dict[str, str]
+    running: Running, sql: Sql, sqlstate: str, values: dict[str, str], table: str
 ) -> None:
-    """It is postponed, however it is launched; the others are launched meanwhile."""
+    """It is postponed, however it is launched; the others are launched meanwhile.
+
+    So it is where a table or a right is missing.
+    """
     add(sql, **values)
-    with refusing(sql, "pgbeat.ticks", sqlstate, "NEW.schedule = 's'"):
+    with refusing(sql, f"pgbeat.{table}", sqlstate, "NEW.schedule = 's'"):
         add_others(sql)
         running()
         others_go_on(sql)

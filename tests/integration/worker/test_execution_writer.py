@@ -389,7 +389,7 @@ def test_an_end_that_comes_while_others_are_written_waits_for_the_next_write(
     assert fake_workers.state(ends.job_id) == "pending"
 
 
-@pytest.mark.parametrize("sqlstate", ["53100", "57014", "58030", "XX000"])
+@pytest.mark.parametrize("sqlstate", ["42501", "42P01", "53100", "57014", "58030", "XX000"])
 def test_what_the_server_cannot_write_is_written_later(
     fake_workers: FakeWorkers, recorder: Recorder, sqlstate: str
 ) -> None:
