@@ -77,6 +77,10 @@ def kept(url: URL, name: str, connect_args: Mapping[str, Any] = _NONE) -> Iterat
     connection = use.take()
     try:
         yield connection
+    except Exception as error:
+        if connections.is_lost(error):  # or read-only, as the default was when it was opened
+            connections.close(connection)
+        raise
     finally:
         use.give_back(connection)
 

@@ -124,7 +124,12 @@ class WebBackend:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             _limit(connection)
             self._schema.get(None, lambda: migrate.check(connection, reads_schedules=True))
-            yield connection
+            try:
+                yield connection
+            except Exception as error:
+                if connections.is_lost(error):  # or read-only, as the default was at its start
+                    connection.invalidate()
+                raise
 
     @contextmanager
     def asking(self) -> Iterator[Connection]:

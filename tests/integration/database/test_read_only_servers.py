@@ -6,14 +6,18 @@ from typing import Any
 import psycopg
 import pytest
 from celery import Celery
+from sqlalchemy.exc import DBAPIError
 
+import pgbeat
 from pgbeat.database import connections, server_errors
 from pgbeat.results.backend import ResultBackend
 from tests.support.command_line import Sql
+from tests.support.jobs import make_app
 from tests.support.kombu_connections import Connect, Inbox, publish, terminate_others
 from tests.support.processes import until
 from tests.support.schedulers import Beat
 from tests.support.transport_workers import transport_url
+from tests.support.web import done, opened, problem
 
 
 @pytest.fixture
@@ -84,6 +88,23 @@ def test_results_wait(database: str, read_only: ReadOnly, monkeypatch: Any) -> N
     assert attempts
     assert backend.get_task_meta("a-task")["result"] == 1
     app.close()
+
+
+def test_submits_and_the_web_side_write_again(database: str, sql: Sql) -> None:
+    """Though sessions that were opened meanwhile stay read-only."""
+    name = database.rpartition("/")[2].partition("?")[0]
+    schedule = {"name": "n", "task": "jobs.add", "args": [1], "every": 60}
+    with make_app(database) as app, opened(app) as web:
+        client = web.admin
+        web.app.state.pgbeat.dispose()
+        sql(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        problem(client.post("/admin/scheduled-jobs", json=schedule), 503)
+        with pytest.raises(DBAPIError):
+            pgbeat.submit("jobs.add", 1, app=app)
+        sql(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+        done(client.post("/admin/scheduled-jobs", json=schedule), 201)
+        pgbeat.submit("jobs.add", 1, app=app)
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(1,)]
 
 
 def test_which_errors_mean_another_connection() -> None:
