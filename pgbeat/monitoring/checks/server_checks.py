@@ -136,8 +136,12 @@ def missing_privileges(connection: Connection) -> Check:
     """Looks for privileges that beat needs and the role lacks.
 
     The result is `unknown` for a role that is not beat's: it may read everything and write nothing,
-    or has what a worker needs.
+    or has what a worker needs. Rows that it can't see are as good as missing.
     """
+    if hidden := connection.scalars(_HIDDEN).all():
+        detail = f"row-level security hides the rows of {', '.join(hidden)} from the role"
+        advice = "As the owner: ALTER TABLE … DISABLE ROW LEVEL SECURITY, or CREATE POLICY."
+        return Check("permissions", "fail", detail, advice)
     row = connection.execute(_MAY).one_or_none()
     may_use, may_write = row or (True, True)  # without a schema, that is said by the next check
     lacking: dict[str, list[str]] = {} if may_use else {"schema pgbeat": ["USAGE"]}
@@ -175,3 +179,4 @@ def grant(connection: Connection) -> str:
 
 
 _MAY = text(sql.load("server_checks.sql", "may"))
+_HIDDEN = text(sql.load("server_checks.sql", "hidden"))

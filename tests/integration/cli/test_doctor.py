@@ -137,6 +137,20 @@ def test_a_role_that_may_not(database: str, ordinary_role: Role, sql: Sql) -> No
     assert checked(ordinary_role.dsn)["permissions"].result == "ok"
 
 
+def test_rows_that_row_level_security_hides(database: str, ordinary_role: Role, sql: Sql) -> None:
+    """Without a policy all tables look empty to the role, and no statement fails."""
+    make_schedule(sql)
+    grant = ("grant", "--role", ordinary_role.name, "--profile", "beat", "--apply")
+    assert run(database, *grant).exit_code == 0
+    sql("ALTER TABLE pgbeat.schedules ENABLE ROW LEVEL SECURITY")
+    found = checked(ordinary_role.dsn)["permissions"]
+    hidden = "row-level security hides the rows of pgbeat.schedules from the role"
+    assert (found.result, found.detail) == ("fail", hidden)
+    assert checked(database)["permissions"].result == "ok"
+    sql("CREATE POLICY all_rows ON pgbeat.schedules USING (true)")
+    assert checked(ordinary_role.dsn)["permissions"].result == "ok"
+
+
 def without_broker_tables(sql: Sql) -> None:
     sql("DROP TABLE IF EXISTS kombu_message, kombu_queue")
     sql("DROP SEQUENCE IF EXISTS message_id_sequence, queue_id_sequence")
