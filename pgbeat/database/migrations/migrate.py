@@ -163,7 +163,7 @@ def upgrade(
     note: Callable[[Connection, Upgraded], None] | None = None,
     rename: Mapping[str, str] = MappingProxyType({}),
 ) -> Upgraded:
-    """Brings the database to the newest version, and makes missing objects again.
+    """Brings the database to the newest version, and makes again what is missing.
 
     One transaction under an advisory lock: any number may run it at once, and a failure leaves
     nothing behind. If there was something to do, `note` is called in it.
@@ -226,10 +226,23 @@ def _upgrade(
     if schema is not None:
         wanted = contents.expected(_FOLDER / "versions", newest())
         restored = contents.restore(connection, wanted, lambda: _run_migrations(connection))
+        restored = [*restored, *_advance_sequences(connection)]
     upgraded = Upgraded(before, newest(), restored, renamed)
     if note is not None and (restored or renamed or before != newest()):
         note(connection, upgraded)
     return upgraded
+
+
+def _advance_sequences(connection: Connection) -> list[str]:
+    """Advances sequences that would give ids again; returns what it did.
+
+    Logical replication copies rows, but no sequences.
+    """
+    return [
+        f"value of sequence {sequence.name}"
+        for sequence in connection.execute(_SEQUENCES).all()
+        if connection.exec_driver_sql(sequence.command.replace("%", "%%")).first() is not None
+    ]
 
 
 def _require_unicode(connection: Connection) -> None:
@@ -263,7 +276,7 @@ def _rename(connection: Connection, old: str, new: str) -> bool:
     return True
 
 
-_TABLES = text(sql.load("rename.sql"))
+_TABLES, _SEQUENCES = text(sql.load("rename.sql")), text(sql.load("sequences.sql"))
 
 
 def _run_migrations(connection: Connection) -> None:

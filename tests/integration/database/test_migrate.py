@@ -480,6 +480,24 @@ def test_what_someone_dropped_is_named_and_made_again(migrated: Engine) -> None:
         assert contents(migrated) == before, lost
 
 
+def test_sequences_that_are_behind_their_rows_are_advanced(migrated: Engine) -> None:
+    """As where the rows came by logical replication, which copies no sequences."""
+    newest = migrate.newest()
+    execute(migrated, "SELECT pgbeat.adopt_broker()")
+    execute(migrated, "INSERT INTO kombu_queue (id, name) VALUES (7, 'q')")
+    execute(
+        migrated,
+        "INSERT INTO pgbeat.ticks (id, schedule_id, schedule, due_at, outcome, error) "
+        "VALUES (1, 1, 's', now(), 'failed', 'e')",
+    )
+    behind = ["value of sequence pgbeat.ticks_id_seq", "value of sequence queue_id_sequence"]
+    for restored in behind, []:
+        assert migrate.upgrade(migrated.url) == (newest, newest, restored, {})
+    with migrated.connect() as connection:
+        assert connection.scalar(text("SELECT nextval('queue_id_sequence')")) == 8
+        assert connection.scalar(text("SELECT nextval('pgbeat.ticks_id_seq')")) == 2
+
+
 def test_a_restored_dump_lacks_nothing_but_privileges(own_server: TemporaryServer) -> None:
     """Without them, everybody could run the functions that act as the owner."""
     url, encoding = postgres_url(own_server.dsn), "TEMPLATE template0 ENCODING 'SQL_ASCII'"
