@@ -96,12 +96,23 @@ def _by_time(
     )
 
 
+#: Before this, no namespace keeps anything: what names none may be any's.
+_OLD_FOR_ALL: ColumnElement[Any] = literal_column(
+    "(SELECT CASE WHEN bool_or(retention_days = 0) THEN '-infinity' "
+    "ELSE now() - coalesce(max(retention_days), 0) * interval '1 day' END FROM pgbeat.namespaces)"
+)
+
+
+def _old_ticks(scanned: CTE, dry_run: bool) -> Select[Any]:
+    return _beyond_newest(scanned, ticks, ticks.c.due_at, orphans=scanned.c.due_at < _OLD_FOR_ALL)
+
+
 def _beyond_newest(
-    scanned: CTE, table: Table, moment: Column[Any], where: Any = True
+    scanned: CTE, table: Table, moment: Column[Any], where: Any = True, orphans: Any = True
 ) -> Select[Any]:
     """Returns the rows that are older than the newest ones that their schedule keeps.
 
-    Rows of one moment stay together.
+    Rows of one moment stay together. `orphans` is for rows whose schedule is gone.
     """
     last = (
         select(moment)
@@ -123,7 +134,7 @@ def _beyond_newest(
     return (
         select(scanned.c.id)
         .select_from(scanned.outerjoin(of, of.c.id == scanned.c.schedule_id))
-        .where(or_(of.c.id.is_(None), is_beyond), where)
+        .where(or_(and_(of.c.id.is_(None), orphans), is_beyond), where)
     )
 
 
@@ -209,7 +220,7 @@ KINDS = (
             ticks.c.due_at,
             where=ticks.c.due_at < _UNTIL,
         ),
-        lambda scanned, dry_run: _beyond_newest(scanned, ticks, ticks.c.due_at),
+        _old_ticks,
         within=ticks.c.due_at < _UNTIL,
     ),
     PrunedKind(

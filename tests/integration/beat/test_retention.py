@@ -181,6 +181,16 @@ def test_each_namespace_prunes_its_own(prune: Prune, sql: Sql) -> None:
     assert left(sql, "ticks", "decided_at") == [58, 57, 56, 49, 48, 47]
 
 
+def test_ticks_without_a_schedule_may_be_any_namespaces(prune: Prune, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.namespaces (name, timezone, retention_days) VALUES ('o', 'UTC', 90)")
+    ticks(sql, [100, 80, 20], 1)
+    prune()
+    assert left(sql, "ticks", "decided_at") == [80, 20]
+    sql("UPDATE pgbeat.namespaces SET retention_days = 0")
+    prune(retention_days=10)
+    assert left(sql, "ticks", "decided_at") == [80, 20]
+
+
 def test_nothing_is_deleted_where_everything_is_kept(
     connection: Connection, settings: Settings, sql: Sql
 ) -> None:
