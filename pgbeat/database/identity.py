@@ -1,7 +1,6 @@
 """Tells databases apart by the server's own data, whatever the URL."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -11,7 +10,7 @@ from pgbeat.config import place
 from pgbeat.database import connections
 from pgbeat.errors import ConfigError
 
-Identity = tuple[int, datetime]
+Identity = tuple[int, str]
 
 #: Key in a connection's `info`.
 _KEY = "pgbeat_database"
@@ -27,11 +26,12 @@ def read(connection: Connection) -> Identity:
     a replica. It changes with a restart: compare two that were read at the same time.
     """
     number, started = connection.execute(_IDENTITY).one()
-    return int(number), started
+    return int(number), str(started)
 
 
+# A caller's driver may not read times in the session's DateStyle.
 _IDENTITY = text(
-    "SELECT oid::bigint, pg_postmaster_start_time() FROM pg_database "
+    "SELECT oid::bigint, extract(epoch FROM pg_postmaster_start_time())::text FROM pg_database "
     "WHERE datname = current_database()"
 )
 

@@ -103,6 +103,18 @@ def test_there_with_the_commit_and_not_before(
     ]
 
 
+def test_a_driver_that_cannot_read_the_sessions_times(
+    app: Celery, database: str, connect: Connect
+) -> None:
+    """psycopg reads them in the style ISO alone."""
+    style = {"options": "-c DateStyle=SQL"}
+    engine = create_engine(sqlalchemy_url(database), connect_args=style, poolclass=NullPool)
+    with engine.connect() as mine:
+        ids = ways(app, pgbeat.in_transaction(mine, app))
+        mine.commit()
+    assert sorted(id for _, id, _, _ in delivered(connect)) == sorted(ids)
+
+
 @pytest.mark.parametrize("kind", ["session", "connection"])
 def test_never_there_after_a_rollback(app: Celery, engine: Engine, sql: Sql, kind: str) -> None:
     for _ in range(2):
