@@ -187,7 +187,7 @@ _SIGNATURES = (
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "queue": (
         lambda value: isinstance(value, Queue) or (isinstance(value, str) and is_storable(value)),
-        "a queue's name that Postgres can keep",
+        "a queue's name that Postgres can keep (no NUL or half a pair)",
     ),
     "exchange": (lambda value: isinstance(value, str | Exchange), "an exchange's name"),
     "priority": (_is_priority, "a whole number from 0 to 255"),
