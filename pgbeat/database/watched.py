@@ -243,7 +243,7 @@ def is_direct(raw: "psycopg.Connection[Any]", *, configures: bool = False) -> bo
 
     A server says at the start which process serves the session; a pooler, which has to route
     requests to cancel, gives its client another number instead. If it `configures`, a direct
-    session compiles nothing (`jit`), and writes intervals as the driver reads them, from the same
+    session compiles nothing (`jit`), and reads and writes values as the driver does, from the same
     round trip on.
     """
     raw.pgconn.send_query(_SESSION % (raw.info.backend_pid if configures else 0))
@@ -260,7 +260,8 @@ def is_direct(raw: "psycopg.Connection[Any]", *, configures: bool = False) -> bo
 _SESSION = b"""
     SELECT pid, extract(epoch FROM backend_start)::text,
            CASE WHEN pid = %d THEN set_config('jit', 'off', false)
-                                || set_config('IntervalStyle', 'postgres', false) END
+                                || set_config('IntervalStyle', 'postgres', false)
+                                || set_config('array_nulls', 'on', false) END
       FROM pg_stat_get_activity(pg_backend_pid())
 """
 

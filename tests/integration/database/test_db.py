@@ -75,6 +75,7 @@ def test_a_default_isolation_level_changes_nothing(database: str, sql: Sql) -> N
         "client_encoding = LATIN1",
         "client_encoding = SQL_ASCII",
         "standard_conforming_strings = off",
+        "array_nulls = off",
     ],
 )
 def test_how_the_database_writes_values_changes_nothing(
@@ -85,11 +86,12 @@ def test_how_the_database_writes_values_changes_nothing(
     day, values = date(2026, 2, 1), (datetime(2026, 2, 1, tzinfo=UTC), timedelta(days=1, hours=2))
     with connections.engine(postgres_url(database), "tests").connect() as connection:
         row = connection.exec_driver_sql(
-            r"SELECT %s::timestamptz, %s::interval, %s, '\d…', '03/02/2026'::date - %s::date",
-            (*values, "€", day),
+            r"SELECT %s::timestamptz, %s::interval, %s, '\d…', '03/02/2026'::date - %s::date, "
+            "%s::text[]",
+            (*values, "€", day, [None]),
         ).one()
         order = connection.scalar(text("SHOW DateStyle"))
-    assert tuple(row) == (*values, "€", r"\d…", 2 if "DMY" in order else 29)
+    assert tuple(row) == (*values, "€", r"\d…", 2 if "DMY" in order else 29, [None])
 
 
 def test_times_are_reckoned_with_in_utc(database: str, sql: Sql) -> None:
