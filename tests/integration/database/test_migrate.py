@@ -541,7 +541,12 @@ def dump(server: TemporaryServer, name: str, *options: str) -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    ["TimeZone = 'Europe/Berlin'", "search_path = public, pgbeat", "quote_all_identifiers = on"],
+    [
+        "TimeZone = 'Europe/Berlin'",
+        "search_path = public, pgbeat",
+        "quote_all_identifiers = on",
+        "extra_float_digits = -3",
+    ],
 )
 def test_nothing_is_missing_because_of_how_the_server_writes_it(
     migrated: Engine, setting: str
