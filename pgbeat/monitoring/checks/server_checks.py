@@ -37,11 +37,14 @@ class Check(NamedTuple):
 
 
 def server(connection: Connection, settings: Settings) -> Check:
-    """Looks for a Postgres that is too old."""
+    """Looks for a Postgres that is too old, or read-only."""
     version, number = connection.execute(_VERSION).one()
     detail = f"PostgreSQL {version}, database {place(settings.url)}"
     if int(number) // 10_000 < _OLDEST:
         return Check("server", "fail", detail, f"pgbeat needs PostgreSQL {_OLDEST} or newer.")
+    if connections.is_read_only(connection):
+        advice = "It is a standby, or default_transaction_read_only is on: give the primary's URL."
+        return Check("server", "fail", f"{detail}, is read-only", advice)
     return Check("server", "ok", detail)
 
 

@@ -243,6 +243,14 @@ def test_a_broker_not_looked_at(database: str, sql: Sql) -> None:
     )
 
 
+def test_a_server_that_is_read_only(database: str, sql: Sql) -> None:
+    assert checked(database)["server"].result == "ok"
+    [(name,)] = sql("SELECT current_database()")
+    sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    found = checked(database)["server"]
+    assert found.result == "fail" and found.detail.endswith(", is read-only")
+
+
 def test_queues_that_nobody_alive_consumes(opened: Sessions, database: str) -> None:
     """A message that a dead consumer has claimed counts: nobody is left to put it back."""
     assert checked(database)["queues"].result == "warn"
