@@ -321,8 +321,7 @@ def _why_to_wait(error: Exception) -> str | None:
     """Returns why a decision that failed is for later; `None` if the failure is its own."""
     if lock_waits.is_lock_timeout(error) or isinstance(error, _KeyTaken):
         return lock_waits.LOCKED
-    passes = server_errors.is_passing(error) or privileges.lacks(error)
-    if passes and not connections.is_lost(error):
+    if privileges.is_refused(error):
         return f"the server can't do it now: {connections.first_line(error)}"
     return None
 

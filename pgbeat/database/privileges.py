@@ -35,6 +35,14 @@ def lacks(error: BaseException) -> bool:
     return is_denied(error) or server_errors.code_of(error) == SchemaError.code
 
 
+def is_refused(error: BaseException) -> bool:
+    """Returns whether a session is good, and the statement can't be done now: try again later.
+
+    The server can't do it, or an administrator may give what the schema or the role lacks.
+    """
+    return (server_errors.is_passing(error) or lacks(error)) and not connections.is_lost(error)
+
+
 @contextmanager
 def required() -> Iterator[None]:
     """Raises `SchemaError` where the schema lacks something, or the role a privilege for it."""

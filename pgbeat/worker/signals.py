@@ -30,6 +30,7 @@ from pgbeat.jobs.policy import pinned_queues
 from pgbeat.jobs.policy.batches import is_batch
 from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.jobs.running.untracked_tasks import Tally
+from pgbeat.results.ending import abandon_current
 from pgbeat.suggest import nearest_task
 from pgbeat.worker import revocations, undecodable
 from pgbeat.worker.finishing import attempt_ends
@@ -243,6 +244,9 @@ def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, 
         attempt, retval, state, is_process=tracked.is_prefork
     ):
         return
+    # The members of a batch that was not committed wait again: that is recorded before the end of
+    # the first one, without which they would pass for those of a process that died.
+    abandon_current()
     recorder = process_recorder.get()
     if recorder is not None:
         recorder.record(attempt, awaited=attempt.awaited)

@@ -36,7 +36,7 @@ logger = logging.getLogger("pgbeat.transport")
 #: Seconds for which an exchange counts as unbound, unless a notification says otherwise.
 _UNBOUND = 0.5
 #: A session that ends within this many seconds has failed; and the longest pause before the next.
-_SHORT_LIFE, _LONGEST_PAUSE = 5.0, 2.0
+_SHORT_LIFE, LONGEST_PAUSE = 5.0, 2.0
 #: Seconds between two looks for a newer server.
 _LOOKS = 15.0
 #: Seconds after a failure in which no connection is made only to send an event.
@@ -214,7 +214,7 @@ class Broker:
                     self._session, self.has_consumed = self._open_session(), True
                 return self._session
         except SchemaError:
-            time.sleep(_LONGEST_PAUSE)  # the connection is good, so Celery tries again at once
+            time.sleep(LONGEST_PAUSE)  # the connection is good, so Celery tries again at once
             raise
 
     def _pause(self, lost: Session) -> None:
@@ -222,7 +222,7 @@ class Broker:
         lived = time.monotonic() - lost.opened_at
         self._failures = self._failures + 1 if lived < _SHORT_LIFE else 0
         if self._failures > 1:
-            time.sleep(min(0.05 * 2**self._failures, _LONGEST_PAUSE))
+            time.sleep(min(0.05 * 2**self._failures, LONGEST_PAUSE))
 
     @property
     def has_session(self) -> bool:

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker import discards, exchanges, queues
 from pgbeat.broker.transport import ignored_options, transaction_blocks
+from pgbeat.broker.transport.broker import LONGEST_PAUSE
 from pgbeat.database import privileges
 from pgbeat.database.locks import lock_waits
 from pgbeat.errors import QueueLocked, SchemaError
@@ -28,8 +29,6 @@ logger = logging.getLogger("pgbeat.transport")
 _PATIENCE = 1.0
 #: Seconds between two attempts to declare a queue that another process has.
 _PAUSE = 0.25
-#: Seconds before a declaration that misses tables or rights fails.
-_LONG_PAUSE = 2.0
 #: The types of AMQP's exchanges that are there from the start and are not direct.
 _BUILT_IN = {"amq.topic": "topic", "amq.fanout": "fanout"}
 
@@ -129,7 +128,7 @@ class DeclaringChannel(virtual.Channel):
             with privileges.required():
                 yield
         except SchemaError:
-            time.sleep(_LONG_PAUSE)
+            time.sleep(LONGEST_PAUSE)
             raise
 
     # ----- publishing into a caller's transaction

@@ -8,7 +8,7 @@ task's own data.
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from pgbeat.database import connections, privileges, server_errors
+from pgbeat.database import connections, privileges
 from pgbeat.database.locks import batches
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs.lanes.model import Room
@@ -190,8 +190,7 @@ class ExecutionWriter:
         """Returns whether what failed is for later: the server or another transaction delays it."""
         if batches.is_locked(error):
             return True
-        passes = server_errors.is_passing(error) or privileges.lacks(error)
-        if _ends_session(error) or not passes:
+        if not privileges.is_refused(error):
             return False
         self._complain("Can't record executions now, trying until it works", error)
         return True
