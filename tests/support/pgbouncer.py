@@ -53,7 +53,7 @@ class Pooler:
         # A server's folder may be closed to the pooler's user; root may not run it.
         user = "nobody" if os.getuid() == 0 else None
         groups = None if self._group is None else [self._group]
-        for each in self._config.parents[:4]:
+        for each in self._config.parents[:5]:
             with suppress(PermissionError):
                 each.chmod(each.stat().st_mode | 0o755)
         with self._log.open("ab") as log:
