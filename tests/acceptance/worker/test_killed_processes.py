@@ -83,6 +83,7 @@ def test_killed_between_a_tasks_return_and_its_record(
         if call[0] == "retry":
             worker.says("second")
         last = say(tracked_workers, "last")
+        tracked_workers.ended(last)  # so that the process has nothing to do any more
         victim = child(worker)
         victim.kill()
         until(lambda: not victim.is_running())
