@@ -1,5 +1,6 @@
 """Lanes, templates and webhooks of files: plans, rows, whose they are, and exports."""
 
+import re
 import string
 from collections.abc import Callable
 from typing import Any
@@ -497,6 +498,17 @@ def test_an_export_makes_an_empty_database_the_same(
         rows.apply(unit, file, plan)
     assert exported(connection) == document
     assert not plans.make(connection, file, "default")
+
+
+def test_an_export_names_a_variable_for_each_webhook(connection: Connection, sql: Sql) -> None:
+    names = ("room-a", "room_a", "Room-A", "room-a-", "комната")
+    for name in names:
+        make_webhook(sql, name, format="slack")
+    exports_of = exported(connection)["webhooks"]
+    variables = [exports_of[name]["url_env"] for name in names]
+    assert variables[0] == "WEBHOOK_ROOM_A_URL"
+    assert len(set(variables)) == len(names)
+    assert all(re.fullmatch("WEBHOOK(_[A-Z0-9]+)+_URL", variable) for variable in variables)
 
 
 def clear(sql: Sql) -> None:

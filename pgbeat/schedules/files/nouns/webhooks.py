@@ -7,6 +7,7 @@ webhook needs them.
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
+from zlib import crc32
 
 from sqlalchemy import ColumnElement, Connection
 
@@ -221,5 +222,8 @@ def _events(events: list[str]) -> list[str]:
 
 
 def _variable(name: str, suffix: str) -> str:
-    """Returns the variable that an export proposes for a webhook's secret."""
-    return f"WEBHOOK_{re.sub(r'[^A-Za-z0-9]+', '_', name).strip('_').upper()}_{suffix}"
+    """Returns the variable that an export proposes for a webhook's secret: no other webhook's."""
+    words = re.findall("[A-Za-z0-9]+", name)
+    if "-".join(words).lower() != name:
+        words.append(f"{crc32(name.encode()):08x}")
+    return "_".join(["WEBHOOK", *words, suffix]).upper()
