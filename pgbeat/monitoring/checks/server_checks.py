@@ -37,20 +37,23 @@ class Check(NamedTuple):
 
 
 def server(connection: Connection, settings: Settings) -> Check:
-    """Looks for a Postgres that is too old, or read-only."""
-    version, number = connection.execute(_VERSION).one()
+    """Looks for a Postgres that is too old, is read-only, or fires no triggers."""
+    version, number, replication_role = connection.execute(_VERSION).one()
     detail = f"PostgreSQL {version}, database {place(settings.url)}"
     if int(number) // 10_000 < _OLDEST:
         return Check("server", "fail", detail, f"pgbeat needs PostgreSQL {_OLDEST} or newer.")
     if connections.is_read_only(connection):
         advice = "It is a standby, or default_transaction_read_only is on: give the primary's URL."
         return Check("server", "fail", f"{detail}, is read-only", advice)
+    if replication_role == "replica":
+        advice = "RESET session_replication_role for the role, the database and the server."
+        return Check("server", "fail", f"{detail}, fires no triggers", advice)
     return Check("server", "ok", detail)
 
 
 _VERSION = text(
     "SELECT split_part(current_setting('server_version'), ' ', 1), "
-    "current_setting('server_version_num')"
+    "current_setting('server_version_num'), current_setting('session_replication_role')"
 )
 
 

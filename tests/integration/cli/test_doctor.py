@@ -243,12 +243,21 @@ def test_a_broker_not_looked_at(database: str, sql: Sql) -> None:
     )
 
 
-def test_a_server_that_is_read_only(database: str, sql: Sql) -> None:
+@pytest.mark.parametrize(
+    ("setting", "trouble"),
+    [
+        ("default_transaction_read_only = on", ", is read-only"),
+        ("session_replication_role = replica", ", fires no triggers"),
+    ],
+)
+def test_a_server_on_which_nothing_works(
+    database: str, sql: Sql, setting: str, trouble: str
+) -> None:
     assert checked(database)["server"].result == "ok"
     [(name,)] = sql("SELECT current_database()")
-    sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    sql(f"ALTER DATABASE {name} SET {setting}")
     found = checked(database)["server"]
-    assert found.result == "fail" and found.detail.endswith(", is read-only")
+    assert found.result == "fail" and found.detail.endswith(trouble)
 
 
 def test_queues_that_nobody_alive_consumes(opened: Sessions, database: str) -> None:
