@@ -17,21 +17,27 @@ UPDATE pgbeat.deliveries d
         OR d.webhook_id = CAST(:webhook_id AS bigint) AND d.state = 'failed')
 RETURNING d.id
 
--- The deliveries of a webhook that is disabled. An incident whose end was on its way is open again, so
--- that the webhook is told of the end once it is enabled.
+-- An incident whose end was given up is open again, as it is at the receiver: its end is sent again,
+-- not before `end_at`. The webhooks must be locked.
+-- name: reopen
+INSERT INTO pgbeat.incidents (webhook_id, kind, name, events, failures, alerts, began_at, failed_at,
+                              next_alert_at, end_at)
+SELECT webhook_id, split_part(incident, ':', 1), substr(incident, strpos(incident, ':') + 1),
+       ARRAY(SELECT jsonb_array_elements_text(data -> 'failed')),
+       CAST(data ->> 'failures' AS integer), 1, CAST(data ->> 'failing_since' AS timestamptz),
+       CAST(data ->> 'last_failed_at' AS timestamptz), now(), end_at
+  FROM given_up
+ WHERE state = 'failed' AND incident IS NOT NULL
+   AND event IN ('schedule.recovered', 'job.recovered')
+ON CONFLICT DO NOTHING
+
+-- The deliveries of a webhook that is disabled. It is told of the ends once it is enabled.
 -- name: stop
-WITH stopped AS (
+WITH given_up AS (
     UPDATE pgbeat.deliveries
        SET state = 'failed', finished_at = now(), next_at = NULL, sent_at = NULL,
            log = log || jsonb_build_object('at', now(), 'error', 'the webhook was disabled')
      WHERE webhook_id = :id AND state = 'pending'
-    RETURNING webhook_id, event, incident, payload -> 'data' AS data)
-INSERT INTO pgbeat.incidents (webhook_id, kind, name, events, failures, alerts, began_at, failed_at,
-                              next_alert_at)
-SELECT webhook_id, split_part(incident, ':', 1), substr(incident, strpos(incident, ':') + 1),
-       ARRAY(SELECT jsonb_array_elements_text(data -> 'failed')),
-       CAST(data ->> 'failures' AS integer), 1, CAST(data ->> 'failing_since' AS timestamptz),
-       CAST(data ->> 'last_failed_at' AS timestamptz), now()
-  FROM stopped
- WHERE incident IS NOT NULL AND event IN ('schedule.recovered', 'job.recovered')
-ON CONFLICT DO NOTHING
+    RETURNING webhook_id, event, incident, state, payload -> 'data' AS data,
+              CAST(NULL AS timestamptz) AS end_at)
+{reopen}

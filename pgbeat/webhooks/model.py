@@ -89,6 +89,8 @@ _DISABLE = text(
     """
 )
 _STOP = text(sql.load("deliveries.sql", "stop"))
+#: Part of a statement that has the deliveries `given_up`.
+REOPEN = sql.load("deliveries.sql", "reopen")
 
 
 def disable(connection: Connection, webhook_id: int, reason: str) -> bool:

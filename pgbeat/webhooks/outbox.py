@@ -31,7 +31,7 @@ _LONGEST_DELAY = 3600.0
 # that resolving a name takes at worst.
 _LEASE = 60.0
 
-_GIVE_UP = text(sql.load("outbox.sql", "give_up"))
+_GIVE_UP = text(sql.load("outbox.sql", "give_up", reopen=webhooks.REOPEN))
 _CLAIM = text(sql.load("outbox.sql", "claim"))
 
 
@@ -190,7 +190,7 @@ class _Counted(NamedTuple):
 
 
 _SLOTS = text(sql.load("outbox.sql", "slots"))
-_FINISH = text(sql.load("outbox.sql", "finish"))
+_FINISH = text(sql.load("outbox.sql", "finish", reopen=webhooks.REOPEN))
 _LEFT = text(sql.load("outbox.sql", "left"))
 
 

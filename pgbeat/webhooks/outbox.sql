@@ -1,5 +1,6 @@
 -- Deliveries whose last attempt had no outcome, and those of a webhook that was disabled.
 -- name: give_up
+WITH given_up AS (
 UPDATE pgbeat.deliveries d
    SET state = 'failed', finished_at = now(), next_at = NULL, sent_at = NULL,
        log = log || jsonb_build_object('at', now(), 'error', CASE WHEN w.enabled
@@ -7,7 +8,8 @@ UPDATE pgbeat.deliveries d
            ELSE 'the webhook was disabled' END)
   FROM pgbeat.webhooks w
  WHERE w.id = d.webhook_id AND d.id = ANY (ARRAY(
-       SELECT u.id FROM pgbeat.deliveries u WHERE u.state = 'pending' AND u.id = ANY (ARRAY(
+       SELECT u.id FROM pgbeat.deliveries u JOIN pgbeat.webhooks x ON x.id = u.webhook_id
+        WHERE u.state = 'pending' AND u.id = ANY (ARRAY(
            SELECT sent.id
              FROM pgbeat.webhooks_with_deliveries(:namespace) v CROSS JOIN LATERAL (
                   SELECT id FROM pgbeat.deliveries
@@ -21,7 +23,13 @@ UPDATE pgbeat.deliveries d
                    WHERE webhook_id = v.id AND state = 'pending' AND next_at <= now()
                    LIMIT 1000) AS waiting
             WHERE NOT v.enabled))
-       FOR NO KEY UPDATE SKIP LOCKED))
+          FOR KEY SHARE OF x SKIP LOCKED FOR NO KEY UPDATE OF u SKIP LOCKED))
+RETURNING d.webhook_id, d.event, d.incident, d.state, d.payload -> 'data' AS data, {end_at})
+{reopen}
+
+-- When an end that was given up is sent again: an incident of a receiver must not stay open for ever.
+-- name: end_at
+now() + interval '1 hour' AS end_at
 
 -- As many of each webhook as it has free slots. Attempts under way have theirs, also after the end
 -- of the lease. Webhooks with the fewest attempts under way come first. A host has a limit, and
@@ -110,10 +118,19 @@ SELECT * FROM json_to_recordset(CAST(:outcomes AS json)) AS o (
 -- name: is_wanted
 CASE WHEN o.state = 'delivered' THEN d.state <> 'delivered'
      ELSE d.state = 'pending' AND d.attempts = o.number END
+-- Then the webhook is locked before the delivery: an incident that is open again refers to it.
+-- name: may_end
+(o.state = 'failed' AND d.incident IS NOT NULL)
 -- name: finish
-WITH o AS ({outcomes}), free AS (
+WITH o AS ({outcomes}), locked AS MATERIALIZED (
+    SELECT w.id FROM pgbeat.webhooks w
+     WHERE w.id IN (SELECT d.webhook_id FROM pgbeat.deliveries d JOIN o USING (id) WHERE {may_end})
+       FOR KEY SHARE SKIP LOCKED),
+free AS (
     SELECT d.id FROM pgbeat.deliveries d JOIN o USING (id)
-     WHERE {is_wanted} FOR NO KEY UPDATE OF d SKIP LOCKED)
+     WHERE {is_wanted} AND (NOT {may_end} OR d.webhook_id IN (SELECT id FROM locked))
+       FOR NO KEY UPDATE OF d SKIP LOCKED),
+given_up AS (
 UPDATE pgbeat.deliveries d
    SET state = o.state, sent_at = NULL,
        finished_at = CASE WHEN o.state <> 'pending' THEN now() END,
@@ -121,7 +138,9 @@ UPDATE pgbeat.deliveries d
        log = coalesce(jsonb_set(d.log, ARRAY[o.position::text],
            (d.log -> o.position) || o.entry), d.log)
   FROM o JOIN free USING (id) WHERE d.id = o.id
-RETURNING d.id
+RETURNING d.id, d.webhook_id, d.event, d.incident, d.state, d.payload -> 'data' AS data, {end_at}),
+reopened AS ({reopen})
+SELECT id FROM given_up
 
 -- name: left
 WITH o AS ({outcomes})

@@ -21,7 +21,7 @@ SELECT {columns} FROM json_populate_recordset(NULL::pgbeat.incidents, CAST(:rows
 ON CONFLICT (webhook_id, kind, name) DO UPDATE
    SET events = excluded.events, failures = excluded.failures, alerts = excluded.alerts,
        failed_at = excluded.failed_at, made_at = excluded.made_at,
-       next_alert_at = excluded.next_alert_at
+       next_alert_at = excluded.next_alert_at, end_at = NULL
 
 -- name: send
 UPDATE pgbeat.deliveries d
@@ -59,6 +59,7 @@ WITH open AS MATERIALIZED (
       FROM json_to_recordset(CAST(:keys AS json)) AS k (webhook_id bigint, kind text, name text)
            JOIN pgbeat.incidents i USING (webhook_id, kind, name)
            JOIN pgbeat.webhooks w ON w.id = i.webhook_id AND w.enabled
+     WHERE i.end_at <= now() IS NOT FALSE
        FOR KEY SHARE OF w SKIP LOCKED),
 well AS MATERIALIZED (
     SELECT o.webhook_id, o.kind, o.name, 'schedule.recovered' AS event, jsonb_build_object(

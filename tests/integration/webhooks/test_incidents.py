@@ -92,6 +92,15 @@ def ends(sql: Sql, state: str, schedule_id: int | None = None, **columns: Any) -
     return job_id
 
 
+def failing(sql: Sql, receiver: Receiver, deliver: Deliver, **values: Any) -> int:
+    """Returns the id of a schedule whose failure a webhook with these values was told of."""
+    hook(sql, receiver, **values)
+    key = make_schedule(sql)
+    ends(sql, "failed", key)
+    assert deliver()
+    return key
+
+
 def pass_by(sql: Sql, length: str) -> None:
     """Makes incidents and jobs have been so much earlier."""
     sql(
@@ -264,11 +273,8 @@ def test_a_standard_webhook_gets_each_failure_and_the_end(
 def test_pagerduty_resolves_and_opsgenie_closes(
     sql: Sql, receiver: Receiver, deliver: Deliver
 ) -> None:
-    hook(sql, receiver, format="pagerduty", secret=KEY)
     hook(sql, receiver, name="o", format="opsgenie", secret="x" * 36)
-    key = make_schedule(sql)
-    ends(sql, "failed", key)
-    deliver()
+    key = failing(sql, receiver, deliver, format="pagerduty", secret=KEY)
     ends(sql, "completed", key)
     deliver()
     said = [json.loads(request.body) for request in receiver.received]
@@ -327,10 +333,7 @@ def test_jobs_of_the_same_decision_are_no_recovery(
 
 
 def test_well_between_two_failures(sql: Sql, receiver: Receiver, deliver: Deliver) -> None:
-    hook(sql, receiver)
-    key = make_schedule(sql)
-    ends(sql, "failed", key)
-    deliver()
+    key = failing(sql, receiver, deliver)
     ends(sql, "completed", key)
     ends(sql, "failed", key)
     assert deliver() == ["Schedule 's' recovered"]
@@ -452,10 +455,7 @@ def test_a_task_that_failed_long_ago(sql: Sql, receiver: Receiver, deliver: Deli
 def test_a_disabled_webhook_is_told_of_the_end_once_it_is_enabled(
     sql: Sql, receiver: Receiver, deliver: Deliver
 ) -> None:
-    key = hook(sql, receiver)
-    schedule = make_schedule(sql)
-    ends(sql, "failed", schedule)
-    deliver()
+    schedule = failing(sql, receiver, deliver)
     sql("UPDATE pgbeat.webhooks SET enabled = false")
     ends(sql, "completed", schedule)
     assert (deliver(), incidents(sql)) == ([], [("schedule", "s", 1, 1)])
@@ -463,17 +463,14 @@ def test_a_disabled_webhook_is_told_of_the_end_once_it_is_enabled(
     assert (deliver(), incidents(sql)) == (["Schedule 's' recovered"], [])
     ends(sql, "failed", schedule)
     deliver()
-    sql("DELETE FROM pgbeat.webhooks WHERE id = %s", key)
+    sql("DELETE FROM pgbeat.webhooks")
     assert incidents(sql) == []
 
 
 def test_a_webhook_that_is_disabled_before_its_receiver_took_the_end(
     sql: Sql, receiver: Receiver, deliver: Deliver, connection: Connection
 ) -> None:
-    hook(sql, receiver)
-    key = make_schedule(sql)
-    ends(sql, "failed", key)
-    deliver()
+    key = failing(sql, receiver, deliver)
     receiver.answers.append(503)
     ends(sql, "completed", key)
     assert (deliver(), incidents(sql)) == (["Schedule 's' recovered"], [])
@@ -482,6 +479,29 @@ def test_a_webhook_that_is_disabled_before_its_receiver_took_the_end(
     control.enable(unit_on(connection), "w")
     assert deliver() == ["Schedule 's' recovered"]
     assert (deliver(), incidents(sql)) == ([], [])
+
+
+def test_an_end_that_is_refused_is_sent_again(
+    sql: Sql, receiver: Receiver, deliver: Deliver
+) -> None:
+    """Its incident is open until then, as the receiver's is; another failure continues it."""
+    key = failing(sql, receiver, deliver, format="pagerduty", secret=KEY)
+
+    def refuse() -> None:
+        receiver.answers += [503] * 4
+        for _ in range(4):
+            assert deliver() == ["resolve"]
+            sql("UPDATE pgbeat.deliveries SET next_at = now() WHERE state = 'pending'")
+
+    ends(sql, "completed", key)
+    refuse()
+    assert (deliver(), incidents(sql)) == ([], [("schedule", "s", 1, 1)])
+    sql("UPDATE pgbeat.incidents SET end_at = now()")
+    refuse()
+    ends(sql, "failed", key)
+    assert (deliver(), incidents(sql)) == (["trigger"], [("schedule", "s", 2, 2)])
+    ends(sql, "completed", key)
+    assert (deliver(), incidents(sql)) == (["resolve"], [])
 
 
 def test_an_alert_and_its_end_go_in_turn(sql: Sql, receiver: Receiver, deliver: Deliver) -> None:
@@ -538,10 +558,7 @@ def test_a_job_that_ends_well_touches_no_incident(
     sql: Sql, receiver: Receiver, deliver: Deliver, database: str
 ) -> None:
     """Not even if one is open: what Postgres counted in the transaction of its end."""
-    hook(sql, receiver)
-    key = make_schedule(sql)
-    ends(sql, "failed", key)
-    deliver()
+    key = failing(sql, receiver, deliver)
     job_id = make_job(sql, "running", schedule_id=key, schedule="s")
     counted = (
         "SELECT relname, seq_scan + coalesce(idx_scan, 0) + n_tup_ins + n_tup_upd + n_tup_del "

@@ -30,6 +30,7 @@ CREATE TABLE pgbeat.incidents (
     failed_at   timestamptz NOT NULL,                     -- last
     made_at     timestamptz,                              -- the last job that failed
     next_alert_at timestamptz NOT NULL,                   -- failures before that are not sent
+    end_at      timestamptz,                              -- nor its end: it was refused
     PRIMARY KEY (webhook_id, kind, name),
     CONSTRAINT incidents_kind CHECK (kind IN ('schedule', 'task'))
 );
