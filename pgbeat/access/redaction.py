@@ -29,8 +29,6 @@ _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 #: Options of a message in which Celery writes the arguments.
 _REPRS = ("argsrepr", "kwargsrepr")
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(?=[:(])")
-#: Why failed jobs paused a schedule, with the error of the last one; people give other reasons.
-_PAUSED = re.compile(r"(\d+ jobs? in a row failed; last: )(.+)", re.DOTALL)
 
 
 class Redactor:
@@ -91,6 +89,8 @@ class Redactor:
             hidden = (*names, "steps_out_of_order") if names else ()  # it quotes keys of events
             changes["metadata"] = {} if ALL in names else self._inner(plain.metadata, hidden)
             changes["result"] = self.whole(task, plain.result)
+        if getattr(plain, "completed_at", None):  # of a schedule with no time left: that is why
+            changes.pop("disabled_reason", None)
         masked: Row = plain._replace(**changes)
         return masked
 
@@ -168,11 +168,6 @@ class Redactor:
         kind = _ERROR.match(error)
         return f"{kind[0]}: {MASK}" if kind else MASK
 
-    def pause(self, task: str | None, reason: str) -> str:
-        """Returns why a schedule is paused, without the error of the job that paused it."""
-        paused = _PAUSED.fullmatch(reason)
-        return reason if paused is None else paused[1] + self.error(task, paused[2])
-
     def url(self, task: str | None, url: str) -> str:
         """Returns the host of a URL, whose path is a secret as a rule."""
         if self._is_off:
@@ -208,12 +203,14 @@ class Redactor:
             if node.error is not None:
                 node.error = self.error(node.name, node.error)
 
-    def tick(self, tick: Any) -> Any:
-        """Returns a tick, with the errors of its jobs masked by their own tasks."""
+    def tick(self, tick: Any, task: str | None) -> Any:
+        """Returns a tick of a schedule of that task; its jobs' errors are masked by their own."""
+        error = tick.error and self.error(task, tick.error)
         jobs = tuple(
             replace(job, error=job.error and self.error(job.task, job.error)) for job in tick.jobs
         )
-        return replace(tick, job_error=jobs[0].error if jobs else None, jobs=jobs)
+        job_error = jobs[0].error if jobs else None
+        return replace(tick, error=error, job_error=job_error, jobs=jobs)
 
     def health(self, health: Any, task: str | None) -> Any:
         """Returns the health of a schedule of that task; its newest job may be another task's."""
@@ -228,6 +225,7 @@ class Redactor:
             return state
         masks = {**_FIELDS, "url": Redactor.url, "secret_hint": Redactor.hint}
         masks["forgotten_steps"] = Redactor.whole  # some are keys of events
+        masks["why"] = Redactor.error  # of a decision
         return {
             key: masks[key](self, task, value) if key in masks and value is not None else value
             for key, value in state.items()
@@ -274,8 +272,10 @@ _FIELDS: dict[str, Any] = {
     "result": Redactor.value,
     "value": Redactor.value,
     "error": Redactor.error,
+    "last_error": Redactor.error,
     "traceback": Redactor.text,
-    "paused_reason": Redactor.pause,
+    "paused_reason": Redactor.text,  # these two may quote an error
+    "disabled_reason": Redactor.text,
     "progress_message": Redactor.text,
     "message": Redactor.text,
     "canvas": lambda redactor, task, value: redactor._inner(value, ()),

@@ -37,7 +37,7 @@ _BY_MINUTES, _BY_HOURS = timedelta(hours=6), timedelta(days=7)
 DAY = timedelta(days=1)
 
 #: Returns the error of a task as it may be seen.
-Mask = Callable[[str, str], str]
+Mask = Callable[[str | None, str], str]
 
 
 class ErrorPattern(NamedTuple):

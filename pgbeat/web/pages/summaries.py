@@ -9,6 +9,7 @@ from sqlalchemy import Connection, text
 from pgbeat.database import sql
 from pgbeat.monitoring.rollups.error_patterns import pattern
 from pgbeat.monitoring.rollups.errors import ErrorReport, Mask, errors
+from pgbeat.schedules.model import Schedule
 
 #: Ticks of a schedule in its sparkline.
 SPARKS = 20
@@ -50,13 +51,19 @@ class Spark(NamedTuple):
 _SPARKS = text(sql.load("summaries.sql", "sparks"))
 
 
-def sparks(connection: Connection, schedule_ids: Collection[int]) -> dict[int, list[Spark]]:
-    """Returns the last ticks of each schedule, oldest first."""
-    ticks: dict[int, list[Spark]] = {schedule_id: [] for schedule_id in schedule_ids}
-    if schedule_ids:
-        values = {"ids": list(schedule_ids), "most": SPARKS}
+def sparks(
+    connection: Connection, schedules: Collection[Schedule], mask: Mask
+) -> dict[int, list[Spark]]:
+    """Returns the last ticks of each schedule, oldest first, masked."""
+    tasks = {row.id: row.task for row in schedules}
+    ticks: dict[int, list[Spark]] = {schedule_id: [] for schedule_id in tasks}
+    if tasks:
+        values = {"ids": list(tasks), "most": SPARKS}
         for schedule_id, *row in connection.execute(_SPARKS, values):
-            ticks[schedule_id].append(Spark(*row))
+            spark = Spark(*row)
+            if spark.outcome == "failed" and spark.why is not None:
+                spark = spark._replace(why=mask(tasks[schedule_id], spark.why))
+            ticks[schedule_id].append(spark)
     return ticks
 
 
@@ -115,6 +122,7 @@ def summary(connection: Connection, namespace: str, mask: Mask) -> Summary:
     for outcome, why, times, at, schedule, ids, begins in connection.execute(_TICKS, values):
         since = begins
         if outcome is not None:
+            why = mask(None, why) if outcome == "failed" else why  # of schedules of several tasks
             counts[outcome] += times
             alike[outcome].append(LikeTicks(outcome, why, times, at, schedule, set(ids)))
     states = connection.execute(_JOBS, {"namespace": namespace, "most": MOST})

@@ -137,7 +137,7 @@ def test_what_is_masked_alike_is_one_group(rollups: Rollups, sql: Sql, now: date
     failed(sql, now - 4 * MINUTE, "Declined: 'name'", task="refund")
     rollups.keep()
 
-    def mask(task: str, error: str) -> str:
+    def mask(task: str | None, error: str) -> str:
         return "Declined: masked" if task == "pay" else error
 
     found = rollups.errors("default", mask=mask)

@@ -8,8 +8,6 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat.access.actors import Actor
-from pgbeat.access.redaction import MASK, Redactor
 from pgbeat.monitoring import schedule_health
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import control
@@ -222,20 +220,6 @@ def test_it_is_looked_up_not_counted(connection: Connection, sql: Sql) -> None:
 def paused(sql: Sql) -> tuple[bool, str | None]:
     [(at, reason)] = sql("SELECT paused_at, paused_reason FROM pgbeat.schedules WHERE name = 's'")
     return at is not None, reason
-
-
-def test_why_it_was_paused_is_masked_as_the_error_is(connection: Connection, sql: Sql) -> None:
-    redactor = Redactor(Actor("user:alice"), {"jobs.*": ("*",)}, {})
-
-    def shown() -> str | None:
-        return redactor.rows([schedules.get(connection, "s")])[0].paused_reason
-
-    key = add(sql, pause_after_failures=1)
-    job(sql, key, "failed")
-    assert shown() == f"1 job in a row failed; last: ValueError: {MASK}"
-    control.resume(unit_on(connection), "s")
-    control.pause(unit_on(connection), "s", "for the migration")
-    assert shown() == "for the migration"
 
 
 def test_failures_in_a_row_pause_it(connection: Connection, sql: Sql) -> None:

@@ -195,6 +195,36 @@ def test_errors_are_masked_by_the_task_that_a_schedule_had(
         assert SECRET not in viewer.get(path).text, path
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"retry_count": 1, "last_failure": "now", "last_error": f"Declined: {SECRET}"},
+        {"paused_at": "now", "paused_reason": f"1 job in a row failed; last: {SECRET}"},
+        {"enabled": False, "disabled_reason": f"failed 5 times in a row; last: {SECRET}"},
+        {},
+    ],
+)
+def test_why_a_schedule_failed_is_masked(web: Web, sql: Sql, values: dict[str, Any]) -> None:
+    key = make_schedule(sql, "s", task="pay", cron="0 0 * * *", **values)
+    pages = ["/admin/scheduled-jobs", "/admin/scheduled-jobs/s", "/console/schedules/s"]
+    if not values:
+        make_tick(sql, key, "failed", error=f"Declined: {SECRET}")
+        decided = {"actor": "user:root", "origin": "cli", "verb": "trigger", "kind": "schedule"}
+        insert(sql, "audit", {**decided, "subject": "s", "after": {"why": SECRET}}, "id")
+        pages = ["/admin/scheduled-jobs/s/history", "/timeline", "/audit", "/console/audit"]
+        pages += ["/console/overview", "/console/schedules", "/console/schedules/s"]
+    for path in [*pages, "/console/schedules"]:
+        assert SECRET not in web.viewer.get(path).text, path
+        if path in pages:
+            assert SECRET in web.admin.get(path).text, path
+
+
+def test_why_a_schedule_is_complete_is_shown(web: Web, sql: Sql) -> None:
+    done_for = {"enabled": False, "completed_at": "now", "disabled_reason": "launched once"}
+    make_schedule(sql, "s", task="pay", cron="0 0 * * *", **done_for)
+    assert "launched once" in web.viewer.get("/admin/scheduled-jobs/s").text
+
+
 def test_only_the_named_arguments_are_masked(web: Web, sql: Sql) -> None:
     job = make_job(
         sql,

@@ -36,14 +36,16 @@ def actor(user: Any) -> Actor:
 
 
 def mask(request: Any, row: Any) -> None:
-    """Masks the arguments, results and errors of a row, unless the user administers the console."""
+    """Masks the arguments, results and errors of a row, unless the user administers the console.
+
+    A tick says no task.
+    """
     user = request.user
     asking = Actor(f"user:{user.get_username()}", is_admin=user.has_perm(ADMINISTER))
     app = databases.celery_app()
     redactor = Redactor(asking, schema.settings().redact, {} if app is None else app.tasks)
-    if hasattr(row, "task"):
-        for name, value in redactor.columns(vars(row), row.task).items():
-            setattr(row, name, value)
+    for name, value in redactor.columns(vars(row), getattr(row, "task", None)).items():
+        setattr(row, name, value)
 
 
 @contextmanager

@@ -206,10 +206,10 @@ def schedule_history(
         entries = ticks.history(connection, row.id, before=before, limit=limit + 1)
         counts = ticks.stats(connection, row.id)
     page, following = split(entries, limit, "due_at", "id")
-    redactor = call.redactor
+    masked = [call.redactor.tick(entry, row.task) for entry in page]
     return TickHistory(
         schedule=name,
-        ticks=[FoundTick.model_validate(views.tick(redactor.tick(entry))) for entry in page],
+        ticks=[FoundTick.model_validate(views.tick(entry)) for entry in masked],
         stats=TickStats.model_validate(views.outcomes(counts)),
         next=following,
     )

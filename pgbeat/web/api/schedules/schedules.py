@@ -216,7 +216,8 @@ def get_schedule(call: ViewerCall, name: models.Name) -> models.ScheduleDetail:
         health = healths(call.backend, connection, [row])[row.id]
         redactor = call.redactor
         row, health = redactor.row(row, row.task), redactor.health(health, row.task)
-        last = next(map(redactor.tick, ticks.history(connection, row.id, limit=1)), None)
+        newest = ticks.history(connection, row.id, limit=1)
+        last = redactor.tick(newest[0], row.task) if newest else None
         detail = views.detail(connection, row, health, last)
     return models.ScheduleDetail.model_validate(detail)
 

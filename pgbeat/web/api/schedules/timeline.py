@@ -1,6 +1,5 @@
 """`/timeline`: what schedules did and what is due next, over time."""
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -11,15 +10,12 @@ from sqlalchemy import Connection
 from pgbeat.access.redaction import Redactor
 from pgbeat.monitoring import beats
 from pgbeat.monitoring import timeline as timelines
-from pgbeat.monitoring.timeline import Piece, ScheduleTimeline, Timeline
+from pgbeat.monitoring.timeline import ScheduleTimeline, Timeline
 from pgbeat.web.api.bodies import of_row
 from pgbeat.web.api.schedules.schedule_models import ScheduleHealth
 from pgbeat.web.calls import ViewerCall, WebCall
 
 router = APIRouter(tags=["scheduler"])
-
-#: Decisions not to launch: what is said of them comes from the schedule, not from its task.
-_DECISIONS = ("skipped", "not_launched")
 
 
 @of_row(timelines.Piece, ("task",))
@@ -109,15 +105,12 @@ def read_timeline(
     return timeline._replace(rows=[_masked(row, call.redactor) for row in timeline.rows])
 
 
-def _masks(redactor: Redactor, piece: Piece) -> Callable[[str | None, str], str]:
-    return redactor.whole if piece.kind == "waiting" else redactor.error
-
-
 def _masked(row: ScheduleTimeline, redactor: Redactor) -> ScheduleTimeline:
-    pieces = [
-        piece
-        if piece.said is None or piece.kind in _DECISIONS
-        else piece._replace(said=_masks(redactor, piece)(piece.task, piece.said))
-        for piece in row.pieces
-    ]
+    pieces = []
+    for piece in row.pieces:
+        task = row.schedule.task if piece.kind == "not_launched" else piece.task
+        mask = redactor.whole if piece.kind == "waiting" else redactor.error
+        if piece.said is not None and piece.kind != "skipped":  # that is the schedule's reason
+            piece = piece._replace(said=mask(task, piece.said))
+        pieces.append(piece)
     return row._replace(pieces=pieces, health=redactor.health(row.health, row.schedule.task))

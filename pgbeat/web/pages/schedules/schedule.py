@@ -49,7 +49,7 @@ def _show(
         page = ticks.history(connection, row.id, before=before, limit=_PAGE + 1)
         numbers = statistics.of_schedule(connection, row.id)
         check_in = check_ins.last(connection, row.id)
-        sparks = summaries.sparks(connection, [row.id])[row.id]
+        sparks = summaries.sparks(connection, [row], visit.redactor.error)[row.id]
         health = api.healths(visit.backend, connection, [row])[row.id]
         offers = job_fields.offers(connection, visit.backend, schedule_form.FIELDS)
         changed = audit.listing(
@@ -65,7 +65,7 @@ def _show(
         form=form or forms.original(schedule_form.written(row)),
         row=row,
         timetable=timetable_words.timetable(row, visit.backend.timezone),
-        history=[redactor.tick(tick) for tick in history],
+        history=[redactor.tick(tick, row.task) for tick in history],
         next=following,
         after=after,
         sparks=sparks,

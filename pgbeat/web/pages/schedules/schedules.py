@@ -41,7 +41,7 @@ def schedules_page(
         rows, health, following = api.listed(
             visit, connection, search or None, _PAGE, by_health=is_by_health, **more
         )
-        sparks = summaries.sparks(connection, [row.id for row in rows])
+        sparks = summaries.sparks(connection, rows, visit.redactor.error)
     zone = visit.backend.timezone
     return visit.page(
         "schedules.html",

@@ -304,8 +304,14 @@ class Permissions(Pages):
         self.addCleanup(delattr, task, "pgbeat_redact")
         job = pgbeat.submit(ship, 471147)
         rows("UPDATE pgbeat.jobs SET state = 'failed', error = 'Oops: 471147', finished_at = now()")
-        client = self.viewer("view_job", "change_job")
-        for path in (f"/admin/pgbeat/job/{job.id}/change/", "/admin/pgbeat/job/"):
+        self.add()
+        rows(
+            "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, error) "
+            "SELECT id, name, now(), 'failed', 'Oops: 471147' FROM pgbeat.schedules"
+        )
+        client = self.viewer("view_job", "change_job", "view_tick")
+        lists = ("/admin/pgbeat/job/", "/admin/pgbeat/tick/")
+        for path in (f"/admin/pgbeat/job/{job.id}/change/", *lists):
             assert "471147" not in client.get(path).content.decode(), path
             assert "471147" in self.client.get(path).content.decode(), path
 
