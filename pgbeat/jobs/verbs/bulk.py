@@ -6,9 +6,10 @@ somebody else was quicker, is left alone; the counts say how many and why.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from graphlib import TopologicalSorter
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from pgbeat.jobs.checks.permissions import BulkVerb
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.states import retries
 from pgbeat.jobs.verbs import changes, control
 
 #: Jobs of a transaction; matching ones that are counted; those that a preview names.
@@ -156,10 +158,15 @@ def carry_out(
         if batch:
             after = batch[-1]
             seen += len(batch)
-            failed = _change(quiet, order, [job_id for _, job_id in batch], log)
-            done += len(batch) - len(failed)
-            left.update(problem.code for problem in failed)
-            problems = (problems + failed)[:_PROBLEMS]
+            ids = [job_id for _, job_id in batch]
+            if order.verb == "retry":
+                ids = _parents_first(unit.connection, eligible, ids)
+            for start in range(0, len(ids), BATCH):
+                part = ids[start : start + BATCH]
+                failed = _change(quiet, order, part, log)
+                done += len(part) - len(failed)
+                left.update(problem.code for problem in failed)
+                problems = (problems + failed)[:_PROBLEMS]
         is_over = len(batch) < size
         yield Progress(log.entry.action, done, dict(left), problems, None if is_over else after)
         if is_over or seen == limit:
@@ -195,6 +202,22 @@ def _next(
         query = query.where(tuple_(table.c.created_at, table.c.id) < tuple_(*after))
     query = query.order_by(table.c.created_at.desc(), table.c.id.desc()).limit(size)
     return [(row[0], row[1]) for row in connection.execute(query)]
+
+
+def _parents_first(connection: Connection, which: Filter, ids: Sequence[UUID]) -> list[UUID]:
+    """Returns jobs, each after the ones that match, too, and that it depends on."""
+    graph: dict[UUID, set[UUID]] = {job_id: set() for job_id in ids}
+    added: Collection[UUID] = ids
+    while added:
+        pairs = retries.parents_of(connection, added)
+        query = select(table.c.id).where(table.c.id.in_({parent for _, parent in pairs}))
+        matching = set(connection.scalars(query.where(*which.clauses())))
+        for job_id, parent in pairs:
+            if parent in matching:
+                graph[job_id].add(parent)
+        added = matching - graph.keys()
+        graph |= {job_id: set() for job_id in added}
+    return list(TopologicalSorter(graph).static_order())
 
 
 # -- changing

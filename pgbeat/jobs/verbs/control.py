@@ -229,13 +229,14 @@ def retry(
     """Retries a job that failed, was cancelled or was skipped, and returns the new job.
 
     It has the same owner and all attempts ahead of it, and needs a new approval if the job needed
-    one. A retry that waits for its time is used instead: its time is now, and if it is approved, it
+    one. It waits for attempts of the job's parents that have not ended. A retry that waits for its
+    time is used instead: its time is now, and if it is approved, it
     has the attempts that are left. It continues after the last step that is recorded; with
     `from_step`, that one and later ones are forgotten.
 
-    Raises `InvalidTransition`, also while another attempt of its chain runs or waits, or what it
-    waited for goes on; `NotUnique` if another job has its unique key; `InvalidJob` if its arguments
-    or the step are not known.
+    Raises `InvalidTransition`, also while another attempt of its chain runs or waits, or the group
+    that it waited for goes on; `NotUnique` if another job has its unique key; `InvalidJob` if its
+    arguments or the step are not known.
     """
     publisher, connection = unit.publisher, unit.connection
     retries.lock_chain(connection, ids.parse(job_id, "job"))
@@ -262,16 +263,21 @@ def retry(
         if key in taken:
             other = named(unit.actor, jobs.get(connection, taken[key][0]))
             raise NotUnique(f"job {job.id} can't be retried: {other} has the same unique key")
-    new = retries.insert_by_hand(connection, job.id, job_source=job_source, priority=priority)
+    parents = retries.unfinished_parents(connection, job.id)
+    new = retries.insert_by_hand(
+        connection, job.id, job_source=job_source, priority=priority, parents=parents
+    )
     if new is None:
         raise InvalidTransition.of(job.id, jobs.get(connection, job.id).state, "retried")
+    if parents:
+        submissions.settle_after_commit(unit, [new.id])
     return finish(unit, "retry", job, *proceed(connection, publisher, new), **forgotten)
 
 
 def _lock_coming(connection: Connection, job: Job) -> Job | None:
     """Locks the retry of a job's chain that waits for its time, and returns it.
 
-    Raises `InvalidTransition` if another attempt, or what the job had to wait for, has not ended.
+    Raises `InvalidTransition` if another attempt, or the group that it waited for, has not ended.
     """
     if retries.waits(connection, job.id):
         hint = "what it waits for has not ended"

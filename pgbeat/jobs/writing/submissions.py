@@ -170,9 +170,17 @@ def _settle(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[UUID]:
     lanes = _follow_parents(unit, waiting_jobs)
     if lanes is not None:
         dispatch.after_commit(unit, lanes)
-    if not unit.is_callers:
-        unit.after_commit(partial(_settle_again, unit, waiting_jobs))
+    settle_after_commit(unit, waiting_jobs)
     return [] if lanes is None else waiting_jobs
+
+
+def settle_after_commit(unit: UnitOfWork, job_ids: Collection[UUID]) -> None:
+    """Unblocks or skips new jobs after the commit, if parents of theirs have ended meanwhile.
+
+    In a caller's transaction, the leading beat does that.
+    """
+    if not unit.is_callers:
+        unit.after_commit(partial(_settle_again, unit, job_ids))
 
 
 def _follow_parents(unit: UnitOfWork, job_ids: Collection[UUID]) -> set[Room] | None:

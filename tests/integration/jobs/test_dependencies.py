@@ -12,12 +12,14 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, text
 import pgbeat
 from pgbeat.beat.maintenance.leader_maintenance import LeaderMaintenance
 from pgbeat.database import connections
-from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition, NotUnique
+from pgbeat.errors import Forbidden, InvalidJob, NotUnique
 from pgbeat.jobs.explaining import explain
 from pgbeat.jobs.flow import dependencies, lifecycle
+from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.submitting.submit_many import submit_many
-from pgbeat.jobs.verbs import control
+from pgbeat.jobs.verbs import bulk, control
+from pgbeat.jobs.verbs.bulk import Order
 from pgbeat.jobs.writing import submissions
 from tests.support.databases import sqlalchemy_url
 from tests.support.explained_plans import pages
@@ -73,18 +75,43 @@ def test_a_parent_that_is_cancelled_has_its_dependents_skipped(runner: JobRunner
     assert runner.now(made).state == "skipped"
 
 
-def test_one_that_was_cancelled_is_not_retried_before_its_parents_have_ended(
-    runner: JobRunner,
+@pytest.mark.parametrize(("how", "state"), [("completed", "pending"), ("failed", "skipped")])
+def test_the_retry_of_one_that_was_cancelled_waits_for_its_parents(
+    runner: JobRunner, how: Any, state: str
 ) -> None:
     parent = runner.submit(max_attempts=2, retry_base=0)
     made = runner.submit(depends_on=[parent])
     runner.job_control.do(control.cancel, made)
-    for _ in range(2):
-        with pytest.raises(InvalidTransition, match="what it waits for has not ended"):
-            runner.job_control.do(control.retry, made, job_source="user_cli")
-        runner.run("failed")
+    runner.run("failed")
     again = runner.job_control.do(control.retry, made, job_source="user_cli")
-    assert again.dispatched_at is not None
+    assert (again.unfinished_parents, again.dispatched_at) == (1, None)
+    runner.run(how)
+    assert runner.now(again).state == state
+    if state == "skipped":
+        last = runner.job_control.do(control.retry, again, job_source="user_cli")
+        assert last.dispatched_at is not None
+
+
+def test_a_graph_that_was_cancelled_runs_in_its_order_again(runner: JobRunner) -> None:
+    """Also if a parent is younger than its dependents: it is a retry."""
+    first = runner.submit(kwargs={"x": 1}, max_attempts=2, retry_base=0)
+    both = [runner.submit(kwargs={"x": 2}, depends_on=[first]) for _ in range(2)]
+    runner.submit(kwargs={"x": 3}, depends_on=both)
+    runner.run("failed")
+    for states in (("cancelled", "skipped"), ("failed", "cancelled", "skipped")):
+        in_bulk(runner, Order("cancel"), Filter(task="tests.add"))
+        retry = Order("retry", {"job_source": "user_cli"})
+        assert in_bulk(runner, retry, Filter(task="tests.add", states=states)) == 4
+        assert len(runner.messages()) == 1
+    ran = [runner.job_control.job(first._replace(id=UUID(runner.run()))) for _ in range(4)]
+    assert [dict(job.kwargs or {})["x"] for job in ran] == [1, 2, 2, 3]
+
+
+def in_bulk(runner: JobRunner, order: Order, which: Filter) -> int:
+    """Changes all jobs that match, and returns their number."""
+    until = bulk.preview(runner.connection, ADMIN, order, which).at
+    *_, last = bulk.carry_out(runner.unit(), order, which, until=until)
+    return last.done
 
 
 def test_the_retry_of_a_parent_takes_its_place(runner: JobRunner) -> None:
