@@ -1,16 +1,22 @@
 """Reads from a task's message what its job must know."""
 
 import json
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from pgbeat.broker.messages import Message
-from pgbeat.broker.publishing import payloads
+from pgbeat.broker.publishing import payloads, reserved
 from pgbeat.jobs.messages import canvas
 from pgbeat.jobs.messages.canvas import Place
 from pgbeat.jobs.policy.policies import stored
+from pgbeat.storable import is_storable
 
 #: What a message says of others that learn of the task's end, however that comes.
 _PART_OF = ("chord", "chain", "errbacks")
+
+
+#: Whether a header is not of the caller's.
+_is_celerys = lru_cache(maxsize=1024)(reserved.is_reserved_header)
 
 
 class Envelope(NamedTuple):
@@ -40,7 +46,11 @@ class Envelope(NamedTuple):
         if is_json:
             args, kwargs, embedded = json.loads(payloads.body(payload))
         hard, soft = headers.get("timelimit") or (None, None)
+        own = {name: value for name, value in headers.items() if not _is_celerys(name)}
         options = {
+            "headers": own if own and is_storable(own) else None,
+            "compression": headers.get("compression"),
+            "expires": message.ttl / 1000 if message.ttl and headers.get("expires") else None,
             "time_limit": hard,
             "soft_time_limit": soft,
             "shadow": headers.get("shadow"),

@@ -200,6 +200,24 @@ def test_what_celery_retries(app: Celery, sql: Sql, job_control: JobControl, cha
     assert sent.available_at - before.available_at < timedelta(seconds=5)  # type: ignore[operator]
 
 
+def test_a_retry_by_hand_is_sent_with_the_options_of_the_call(
+    app: Celery, sql: Sql, job_control: JobControl
+) -> None:
+    call = app.tasks["kept.task"].si(1).set(time_limit=9, shadow="s", ignore_result=True)
+    call.set(expires=7200, headers={"mine": {"a": [1]}}, compression="gzip", priority=5)
+    job_id = str(call.apply_async().id)
+    before = messages(sql)[job_id]
+    for _ in range(2):
+        job = job_control.do(control.cancel, jobs.get(job_control.connection, job_id))
+        job_id = str(job_control.do(control.retry, job, job_source="user_cli").id)
+        again = messages(sql)[job_id]
+        for name in ("timelimit", "shadow", "ignore_result", "mine", "compression"):
+            assert again.headers[name] == before.headers[name]
+        assert (again.body, again.priority) == (before.body, 5)
+        assert again.expires_at and before.expires_at
+        assert timedelta(0) < again.expires_at - before.expires_at < timedelta(minutes=5)
+
+
 def test_attempts_are_counted_up_to_the_policy_s(
     app: Celery, sql: Sql, job_control: JobControl
 ) -> None:
