@@ -6,6 +6,7 @@ that one takes along others that wait. So a member belongs to no batch before it
 to one that waits, or to the one whose message is on its way, concerns no other.
 """
 
+import json
 import math
 import time
 from collections.abc import Collection, Mapping
@@ -13,6 +14,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from celery.utils.functional import maybe_list
 from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
@@ -92,6 +94,27 @@ def _alike(job: Job, batch: Mapping[str, Any]) -> dict[str, str]:
     """Returns what the members of a job's batch share."""
     key = str(batch["key"])
     return {"namespace": job.namespace, "task": job.task, "queue": job.queue or "", "key": key}
+
+
+_WRITTEN_WITH = text(sql.load("batch_members.sql", "written_with"))
+
+
+def stamped(connection: Connection, namespace: str, stamps: Mapping[str, Any]) -> list[str]:
+    """Returns the ids of members that wait, and have one of Celery's stamps.
+
+    `stamps` has a value, or several, for each name.
+    """
+    values = {"namespace": namespace, "texts": [json.dumps(name) for name in stamps]}
+    found = []
+    for row in connection.execute(_WRITTEN_WITH, values):
+        own = json.loads(row.payload)["headers"].get("stamps") or {}
+        if any(
+            stamp in maybe_list(asked)
+            for name, asked in stamps.items()
+            for stamp in maybe_list(own.get(name)) or ()
+        ):
+            found.append(str(row.id))
+    return found
 
 
 _HALVE = text(sql.load("batch_members.sql", "halve"))

@@ -72,6 +72,14 @@ SELECT {columns} FROM pgbeat.unfinished_jobs j
  ORDER BY j.priority DESC, {since}, j.id
  LIMIT :limit FOR UPDATE SKIP LOCKED
 
+-- The members that wait, and whose messages have one of the texts.
+-- name: written_with
+SELECT j.id, j.message ->> 'payload' AS payload FROM pgbeat.unfinished_jobs j
+ WHERE j.namespace = :namespace AND j.state IN ('pending', 'scheduled')
+   AND j.message ? 'batch' AND j.dispatched_at IS NULL
+   AND EXISTS (SELECT FROM unnest(CAST(:texts AS text[])) AS own (text)
+                WHERE strpos(j.message ->> 'payload', own.text) > 0)
+
 -- name: own
 SELECT {columns} FROM pgbeat.unfinished_jobs j WHERE id = CAST(:id AS uuid) AND message ? 'batch'
    FOR NO KEY UPDATE

@@ -289,13 +289,16 @@ def test_bodies_of_chords_and_links_run_in_batches(site: Site, sql: Sql) -> None
     until(lambda: all_ended(sql), 30, "all have ended")
 
 
-@pytest.mark.parametrize("how", ["cancelled", "revoked", "terminated"])
+@pytest.mark.parametrize("how", ["cancelled", "revoked", "terminated", "stamped"])
 def test_a_member_is_cancelled_while_it_waits(site: Site, sql: Sql, how: str) -> None:
     """Or revoked by Celery. Whoever waits for it learns that; the batch fills with others."""
     site.start("-P", "prefork", "-c", "1")
-    other, first, last = [site.delay("many", number) for number in range(3)]
+    other, last = [site.delay("many", number) for number in range(2)]
+    first = site.client.tasks["batches.many"].apply_async((2,), stamped_headers=["of"], of="x")
     others = [other, last]
-    if how != "cancelled":
+    if how == "stamped":
+        site.client.control.revoke_by_stamped_headers({"of": ["w", "x"], "no": "y"})
+    elif how != "cancelled":
         first.revoke(terminate=how == "terminated")
     else:
         assert run_with(site.client, "jobs", "cancel", first.id).exit_code == 0
