@@ -12,6 +12,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database.tables import schedules as table
 from pgbeat.errors import InvalidSchedule
 from pgbeat.jobs.checks import permissions
+from pgbeat.jobs.policy import templates
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import writes
 from pgbeat.schedules.model import SELECT, Schedule
@@ -41,6 +42,8 @@ def edit(
     unit: UnitOfWork, name: str, values: dict[str, Any], *, enabled: bool | None = None
 ) -> Switched:
     """Changes a schedule, and enables or disables it by `enabled`. Raises `InvalidSchedule`."""
+    if "job_policy" in values:
+        templates.hold(unit.connection, unit.namespace)
     before = _locked(unit, name)
     after = writes.edit(unit.connection, name, namespace=unit.namespace, **values)
     if enabled is not None and enabled != after.enabled:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from pgbeat.database.tables import schedules
+from pgbeat.jobs.policy import templates
 from pgbeat.names import NAMESPACE
 from pgbeat.storable import storable_json
 
@@ -75,6 +76,7 @@ def apply(
     code are left alone. Rows of an unknown app become this app's if it has an entry of their name.
     Nothing is removed for an app without a name (`None`).
     """
+    templates.hold(connection, namespace)
     changes, updates, present = _compared(connection, entries, namespace, app)
     fresh = [entry for entry in entries if entry.name not in present]
     changes.added.extend(entry.name for entry in fresh)
@@ -116,12 +118,13 @@ def _compared(
     rows = connection.execute(
         select(schedules.c.name, schedules.c.source, schedules.c.app, *compared)
         .where(schedules.c.namespace == namespace, is_ours | schedules.c.name.in_(wanted))
+        .order_by(schedules.c.id)
         .with_for_update()
     )
     changes = SyncChanges()
     updates: list[dict[str, Any]] = []
     present: set[str] = set()
-    for name, source, owner, *definition in rows:
+    for name, source, owner, *definition in sorted(rows, key=lambda row: str(row.name)):
         present.add(name)
         entry = wanted.get(name)
         if source != "code":

@@ -6,6 +6,8 @@ A job has a copy of the values: later changes of the template don't affect it.
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from sqlalchemy import Connection, select
+
 from pgbeat.database.named_rows import NamedRows
 from pgbeat.database.tables import schedules, templates
 from pgbeat.jobs.policy import policies as job_policies
@@ -50,3 +52,13 @@ NAMED = schedules.c.job_policy["template"].astext
 _rows = NamedRows("template", Template, COLUMNS, NAMED)
 get, load, listing, is_template = _rows.get, _rows.load, _rows.listing, _rows.is_named
 users, lock_unused = _rows.users, _rows.lock_unused
+
+
+def hold(connection: Connection, namespace: str) -> None:
+    """Keeps templates from getting other tasks until the transaction ends.
+
+    Whoever changes what schedules name does this before locking them: a template that gets another
+    task is locked before its schedules.
+    """
+    query = select(templates.c.name).where(templates.c.namespace == namespace)
+    connection.execute(query.order_by(templates.c.name).with_for_update(read=True, key_share=True))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import func, update
+from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat.access.actors import Actor
@@ -75,12 +75,14 @@ def put(
     if before is not None and only_new:
         raise AlreadyExists(f"there is a template {name!r} already; PUT changes it")
     if before is not None and before.task != task:
-        unit.connection.execute(
-            update(schedules)
-            .where(schedules.c.namespace == unit.namespace, name == templates.NAMED)
-            .where(schedules.c.task == before.task)
-            .values(task=task)
+        naming = select(schedules.c.id).where(
+            schedules.c.namespace == unit.namespace,
+            name == templates.NAMED,
+            schedules.c.task == before.task,
         )
+        # In the order of ids, as other writers of many rows lock them.
+        ids = unit.connection.scalars(naming.order_by(schedules.c.id).with_for_update()).all()
+        unit.connection.execute(update(schedules).where(schedules.c.id.in_(ids)).values(task=task))
     statement = insert(table).values(
         namespace=unit.namespace, name=name, created_by=unit.actor.name, **values
     )

@@ -36,6 +36,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.database.tables import schedules
 from pgbeat.errors import Busy
+from pgbeat.jobs.policy import templates
 from pgbeat.schedules import model as schedules_model
 from pgbeat.schedules.files.definitions import Definition
 from pgbeat.schedules.files.documents import Mistake
@@ -60,10 +61,11 @@ _LOCK = (
 def lock(connection: Connection, plan: Plan) -> None:
     """Waits for other syncs of the namespace, and locks the rows that the plan changes."""
     connection.execute(_ALONE, {"namespace": plan.namespace})
-    names = {*plan.changed, *plan.removed, *plan.adopted, *plan.noted}
-    connection.execute(_LOCK, {"ids": [row.id for n, row in plan.rows.items() if n in names]})
     for section in plan.sections.values():
         writing.lock(connection, plan.namespace, section)
+    templates.hold(connection, plan.namespace)
+    names = {*plan.changed, *plan.removed, *plan.adopted, *plan.noted}
+    connection.execute(_LOCK, {"ids": [row.id for n, row in plan.rows.items() if n in names]})
 
 
 def apply(unit: UnitOfWork, file: File, plan: Plan) -> None:

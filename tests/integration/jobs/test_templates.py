@@ -14,7 +14,7 @@ from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.jobs.policy import templates
 from pgbeat.jobs.policy.templates import Template
 from pgbeat.jobs.verbs import template_control
-from pgbeat.schedules import writes
+from pgbeat.schedules import control, writes
 from tests.support.command_line import Sql
 from tests.support.databases import connected
 from tests.support.problems import raises
@@ -151,6 +151,44 @@ def test_two_give_it_another_task_at_once(connection: Connection, sql: Sql, data
             own.exec_driver_sql("COMMIT")
     tasks = "SELECT task FROM pgbeat.schedules UNION ALL SELECT task FROM pgbeat.templates"
     assert sql(tasks) == [("jobs.second",)] * 2
+
+
+def test_its_task_is_changed_while_a_schedule_is_that_names_it(
+    connection: Connection, sql: Sql, database: str
+) -> None:
+    put(connection)
+    make_schedule(sql, task=None, job_policy='{"template": "t"}')
+
+    def edit() -> None:
+        with unit(connection).transaction() as opened:
+            control.edit(opened, "s", {"job_policy": {"template": "t", "priority": 3}})
+
+    with connected(database) as own:
+        own.exec_driver_sql("BEGIN")
+        templates.get(own, "t", for_update=True)
+        with waiting(sql, edit):
+            template_control.put(unit(own), "t", task="jobs.other")
+            own.exec_driver_sql("COMMIT")
+    changed = sql("SELECT task, job_policy ->> 'priority' FROM pgbeat.schedules")
+    assert changed == [("jobs.other", "3")]
+
+
+def test_its_task_is_changed_while_all_schedules_are(
+    connection: Connection, sql: Sql, database: str
+) -> None:
+    put(connection)
+    for name in ("z", "a"):
+        make_schedule(sql, name, task=None, job_policy='{"template": "t"}')
+    sql("UPDATE pgbeat.schedules SET description = 'moved' WHERE name = 'z'")
+    with connected(database) as own:
+        own.exec_driver_sql("BEGIN")
+        control.pause(unit(own), "z")
+        with waiting(sql, lambda: put(connection, task="jobs.other")):
+            control.pause(unit(own), "a")
+            own.exec_driver_sql("COMMIT")
+    assert sql("SELECT DISTINCT task, paused_at IS NULL FROM pgbeat.schedules") == [
+        ("jobs.other", False)
+    ]
 
 
 @pytest.mark.parametrize("task", [None, "jobs.own"])

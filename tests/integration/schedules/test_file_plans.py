@@ -449,8 +449,8 @@ def test_a_thousand_schedules_are_a_few_statements(connection: Connection) -> No
     event.listen(connection, "before_cursor_execute", lambda *args: sent.append(args[2]))
     plan = synced(connection, text("b", range(500, 1500)), prune=True)
     assert [len(n) for n in (plan.added, plan.changed, plan.removed)] == [500] * 3
-    # BEGIN, plan, two locks, plan, three writes between two reads for the audit, COMMIT
-    assert len(sent) == 11
+    # BEGIN, plan, three locks, plan, three writes between two reads for the audit, COMMIT
+    assert len(sent) == 12
     assert {row.name for row in schedules.listing(connection)} == {
         f"s{n}" for n in range(500, 1500)
     }

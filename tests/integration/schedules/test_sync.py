@@ -285,7 +285,7 @@ def test_a_thousand_entries_are_a_few_statements(connection: Connection) -> None
     changed = [entry(f"s{n}", kwargs={"x": n}) for n in range(500, 1500)]
     changes = apply(connection, changed)
     assert [len(names) for names in (changes.added, changes.changed, changes.removed)] == [500] * 3
-    assert len(sent) == 4
+    assert len(sent) == 5
     assert {row.name: row.kwargs for row in schedules.listing(connection)} == {
         f"s{n}": {"x": n} for n in range(500, 1500)
     }
