@@ -306,6 +306,31 @@ def _roll_back(connection: Connection) -> None:
         connection.execute(_ROLLBACK)
 
 
+#: The styles in which psycopg reads times and intervals.
+_READABLE = {"DateStyle": "ISO", "IntervalStyle": "postgres"}
+
+
+@contextmanager
+def readable(connection: Connection) -> Iterator[None]:
+    """Gives a caller's open transaction styles that its driver reads, until the block ends."""
+    info: Any = getattr(driver(connection), "info", None)  # asyncpg has none, and needs none
+    others: dict[str, str] = {}
+    for name, style in _READABLE.items() if info is not None else ():
+        value = info.parameter_status(name) or style
+        if value.partition(",")[0] != style:
+            others[name] = value
+    if not others:
+        yield
+        return
+    ours = {name: _READABLE[name] for name in others}
+    connection.execute(_SET_CONFIG, {"settings": _encode(ours), "is_local": True})
+    try:
+        yield
+    finally:
+        if info.transaction_status == TransactionStatus.INTRANS:
+            connection.execute(_SET_CONFIG, {"settings": _encode(others), "is_local": True})
+
+
 @contextmanager
 def savepoint(connection: Connection) -> Iterator[None]:
     """Undoes what the block wrote in the open transaction if it raises an error."""

@@ -254,7 +254,7 @@ def opened_unit(
         for framework in transaction_blocks.open_transactions() if joins else ():
             callers = framework.connection()
             if identity.is_one_of(callers, [settings.url]):
-                with framework.savepoint():
+                with framework.savepoint(), connections.readable(callers):
                     yield UnitOfWork(callers, settings, actor, app=lambda: app, is_callers=True)
                 return
         with kept(settings.url, "pgbeat submit") as connection:
@@ -262,4 +262,5 @@ def opened_unit(
         return
     connection = opened(session)
     identity.require(connection, [settings.url], whose="pgbeat's")
-    yield UnitOfWork(connection, settings, actor, app=lambda: app, is_callers=True)
+    with connections.readable(connection):
+        yield UnitOfWork(connection, settings, actor, app=lambda: app, is_callers=True)

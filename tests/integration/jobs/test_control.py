@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from celery import Celery, Signature
 from kombu import Exchange, Queue
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, NullPool, create_engine, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import pgbeat
@@ -41,7 +41,7 @@ from pgbeat.jobs.states import endings
 from pgbeat.jobs.submitting import submit_group
 from pgbeat.jobs.verbs import control, template_control
 from tests.support.command_line import Sql
-from tests.support.databases import end_sessions
+from tests.support.databases import end_sessions, sqlalchemy_url
 from tests.support.jobs import ADMIN, ALICE, JobControl, job_controls, make_app, messages
 from tests.support.problems import raises
 from tests.support.processes import until
@@ -381,6 +381,33 @@ def test_submit_in_the_callers_transaction(
     assert sql("SELECT id FROM orders") == [(2,)]
     assert sql("SELECT id, state FROM pgbeat.jobs") == [(job.id, "pending")]
     assert messages(sql) == [str(job.id)]
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_the_callers_session_keeps_its_styles(
+    app: Celery, sql: Sql, database: str, driver: str
+) -> None:
+    """Drivers read no others than ISO and `postgres`."""
+    make_lane(sql)
+    url = sqlalchemy_url(database).replace("psycopg:", f"{driver}:")
+    engine = create_engine(url, poolclass=NullPool)
+    shown = text("SELECT current_setting('DateStyle'), current_setting('IntervalStyle')")
+    with engine.connect() as session:
+        for style in ("iso_8601", "postgres_verbose"):
+            styles = ("SQL, DMY", style)
+            session.execute(text(f"SET DateStyle = 'SQL, DMY'; SET IntervalStyle = '{style}'"))
+            job = pgbeat.submit("jobs.add", 1, app=app, connection=session, retry_base="2 days")
+            assert job.retry_base == timedelta(days=2)
+            with pytest.raises(InvalidJob):
+                pgbeat.submit("jobs.add", 1, app=app, connection=session, lane="none")
+            with pytest.raises(InvalidJob):
+                pgbeat.submit_group([{"task": "jobs.add", "x": 1}], app=app, connection=session)
+            later: Any = {"unique_key": style, "lane": "l", "countdown": 60, "depends_on": [job]}
+            for _ in range(2):
+                assert pgbeat.submit("jobs.add", 1, app=app, connection=session, **later).run_at
+            assert session.execute(shown).one() == styles
+            session.commit()
+            assert session.execute(shown).one() == styles
 
 
 def test_the_beat_hears_of_what_waits_for_it(
