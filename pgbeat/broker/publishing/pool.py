@@ -6,21 +6,25 @@ from typing import Any
 
 from celery import Celery
 
-from pgbeat.broker.publishing.publisher import Publisher, publisher
+from pgbeat.broker.publishing.publisher import HeldPublishes, Publisher, publisher
+from pgbeat.broker.transport.outbox import OutboxConnection
 from pgbeat.config import Settings, is_own_broker
 from pgbeat.config.app_state import state_of
 
 
 @contextmanager
-def publishing(app: Celery, settings: Settings) -> Iterator[Publisher]:
+def publishing(app: Celery, settings: Settings, *, sends: bool = True) -> Iterator[Publisher]:
     """Opens a publisher for the app's broker, for this block alone.
 
-    The block must commit what the publisher writes, or raise.
+    The block must commit what the publisher writes, or raise. Unless it `sends`, messages for an
+    external broker are made, and dropped.
     """
     with ExitStack() as stack:
         acquired: list[Any] = []
 
         def producer() -> Any:
+            if not sends:
+                return app.amqp.Producer(OutboxConnection(HeldPublishes()), auto_declare=False)
             if not acquired:
                 acquired.append(stack.enter_context(app.producer_or_acquire(None)))
             return acquired[0]

@@ -51,15 +51,17 @@ class UnitOfWork:
         self._app = app
         self._publisher: Publisher | None = None
         self._stack = ExitStack()
-        self._is_open = False
+        self._is_open = self._is_dry_run = False
         self._callbacks: list[Callable[[], object]] = []
 
     @contextmanager
     def transaction(self, *, dry_run: bool = False) -> Iterator[Self]:
         """Opens the unit, commits at the end unless it is a `dry_run`, and makes the callbacks.
 
-        It can be used again for the next change. A transaction of the caller's stays open.
+        It can be used again for the next change. A transaction of the caller's stays open. A dry
+        run sends nothing to an external broker either.
         """
+        self._is_dry_run = dry_run
         try:
             if self.is_callers:
                 with ExitStack() as self._stack:
@@ -76,7 +78,7 @@ class UnitOfWork:
                     self._publisher.clear()
                 self._call_back()
         finally:
-            self._is_open, self._publisher = False, None
+            self._is_open, self._is_dry_run, self._publisher = False, False, None
             self._callbacks.clear()
 
     @contextmanager
@@ -118,7 +120,9 @@ class UnitOfWork:
         if self._publisher is None:
             from pgbeat.broker.publishing.pool import publishing  # with Celery: not for reading
 
-            opened = self._stack.enter_context(publishing(self.require_app(), self.settings))
+            opened = self._stack.enter_context(
+                publishing(self.require_app(), self.settings, sends=not self._is_dry_run)
+            )
             if self.is_callers:
                 _require_tables(self.connection, opened)
             elif self._is_open or opened.is_prepared:

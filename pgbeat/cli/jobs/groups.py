@@ -169,21 +169,15 @@ def run_command(
     target.require_app("the app knows the tasks and their queues")
     from pgbeat.jobs.submitting import submit_group
 
-    mode, on_failure = values.get("mode", "parallel"), values.get("on_failure", "stop")
-    outcome, callback = values.get("callback_outcome", "finished"), values.get("callback")
-    groups.check(mode, on_failure, values.get("name"), outcome)
     with target.work(actor) as unit:
-        if dry_run:
-            submit_group.prepare_members(
-                unit, members, mode=mode, callback=callback, job_source="user_cli"
-            )
-            also = "" if callback is None else " and its callback"
-            made = f"Would make a {mode} group of {counted(len(members), 'job')}{also}."
-            printing.result({"dry_run": True, "mode": mode, "jobs": len(members)}, made)
-            return
-        with unit.transaction():
+        with unit.transaction(dry_run=dry_run):
             submitted = submit_group.submit(unit, members, **values, job_source="user_cli")
         group, number = submitted.group, counted(len(submitted.jobs), "job")
+        if dry_run:
+            also = "" if submitted.callback is None else " and its callback"
+            view = {"dry_run": True, "mode": group.mode, "jobs": len(submitted.jobs)}
+            printing.result(view, f"Would make a {group.mode} group of {number}{also}.")
+            return
         if not printing.is_json():
             hint = "" if wait else f"; `pgbeat groups show {str(group.id)[:8]}` shows its progress"
             click.echo(f"Made a {group.mode} group of {number}: {group.id}{hint}")
@@ -228,13 +222,12 @@ def cancel_command(target: Target, group_id: str, dry_run: bool, actor: Actor) -
     """Cancel a group. Waiting jobs end now; workers end running jobs. Needs the app."""
     with target.transaction() as connection:
         group = find_group(connection, target, actor, group_id)
+        groups.require_running(group)
         counts = groups.progress(connection, [group.id])[group.id].counts
     if dry_run:
         waiting = sum(counts.get(state, 0) for state in ("pending", "scheduled", "paused"))
         message = f"Would cancel group {group.id}: {counted(waiting, 'job')} that wait, "
         message += f"{counts.get('running', 0)} that run."
-        if group.state != "running":
-            message = f"Group {group.id} {job_views.HAS[group.state]}."
         click.echo(message, err=printing.is_json())
     else:
         target.require_app("the jobs' messages are in the app's broker")

@@ -233,9 +233,8 @@ def run_command(
     of `pgbeat jobs tail`.
     """
     policy = job_policies.parse(given_policy(options))
-    app = target.require_app("the app knows the tasks and their queues")
+    target.require_app("the app knows the tasks and their queues")
     from pgbeat.jobs.preparing import likeness, prepare
-    from pgbeat.jobs.preparing.defaults import JobDefaults
     from pgbeat.jobs.verbs import control
 
     if options["run_at"] is not None:
@@ -249,20 +248,16 @@ def run_command(
         if like is not None:
             other = find(unit.connection, target, actor, like)
             spec = likeness.complete(unit.connection, target.redactor(actor), actor, other, spec)
-        if dry_run:
-            defaults = JobDefaults(unit.connection, target.settings, [spec.policy])
-            prepared = prepare.Preparer(app, defaults, actor, "user_cli").prepare(spec)
-            job = target.redactor(actor).row(prepared.job, prepared.job.task)
-            printing.result(views.job(job), f"Would make a job of task {job.task!r}.")
-            return
-        with unit.transaction():
-            submitted = control.submit(unit, spec, job_source="user_cli")
-        redactor = target.redactor(actor)
-        job = redactor.row(jobs.get(unit.connection, submitted.job.id), submitted.job.task)
-        if not (wait and printing.is_json()):
-            message = job_views.made(job, is_new=submitted.is_new, follows=wait)
-            printing.result(views.job(job) | {"is_new": submitted.is_new}, message)
-        if wait:
+        with unit.transaction(dry_run=dry_run):
+            row, is_new = control.submit(unit, spec, job_source="user_cli")
+        redactor, follows = target.redactor(actor), wait and not dry_run
+        job = redactor.row(row if dry_run else jobs.get(unit.connection, row.id), row.task)
+        message = job_views.made(job, is_new=is_new, follows=wait)
+        if dry_run and is_new:
+            message = f"Would make a job of task {job.task!r}."
+        if not (follows and printing.is_json()):
+            printing.result(views.job(job) | {"is_new": is_new}, message)
+        if follows:
             raise click.exceptions.Exit(ENDS[job_tail.follow(unit.connection, job, redactor).state])
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, insert, select, text, tuple_, update
 
 from pgbeat.database import sql
 from pgbeat.database.tables import groups, jobs
-from pgbeat.errors import InvalidJob, NotFound
+from pgbeat.errors import InvalidJob, InvalidTransition, NotFound
 from pgbeat.jobs.rows import ids
 from pgbeat.jobs.rows.model import ENDED, Job, brief
 from pgbeat.storable import is_storable
@@ -199,6 +199,12 @@ def is_running(connection: Connection, group_id: UUID) -> bool:
     """Returns whether a group has not ended. It can't end before the transaction does."""
     query = select(groups.c.state).where(groups.c.id == group_id).with_for_update(read=True)
     return connection.scalar(query) == "running"
+
+
+def require_running(group: Group) -> None:
+    """Raises `InvalidTransition` if a group that someone cancels has ended."""
+    if group.state != "running":
+        raise InvalidTransition.of(group.id, group.state, "cancelled", "it has ended", noun="group")
 
 
 def mark_cancelled(connection: Connection, group_id: str | UUID, by: str) -> None:

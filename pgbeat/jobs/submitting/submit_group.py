@@ -12,7 +12,7 @@ from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import settings_of
 from pgbeat.database import connections
-from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique
+from pgbeat.errors import InvalidJob, NotUnique
 from pgbeat.jobs.checks import user_limits
 from pgbeat.jobs.checks.permissions import named, require_group
 from pgbeat.jobs.flow import depends_on, dispatch, lifecycle
@@ -226,8 +226,7 @@ def cancel(unit: UnitOfWork, group_id: str | UUID) -> CancelledGroup:
     connection, by = unit.connection, unit.actor.name
     group = groups.get(connection, group_id, namespace=unit.namespace)
     require_group(unit.actor, "cancel", group)
-    if group.state != "running":
-        raise InvalidTransition.of(group.id, group.state, "cancelled", "it has ended", noun="group")
+    groups.require_running(group)
     ended, is_recorded = 0, False
     for look in range(_LOOKS):
         left = groups.unfinished(connection, group.id, with_requested=look == 0)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery
@@ -169,7 +170,8 @@ def test_run(did: Did, sql: Sql, app: Celery, database: str) -> None:
     add = ("run", "jobs.add", "--args", "[1]")
     assert did(*add, "--dry-run") == "Would make a job of task 'jobs.add'.\n"
     would = json.loads(did(*add, "--dry-run", "--json"))
-    assert (would["task"], would["args"]) == ("jobs.add", [1])
+    assert (would["task"], would["args"], would["is_new"]) == ("jobs.add", [1], True)
+    assert would["created_at"] < "2999"
     said = did(*add, "--kwargs", '{"y": 3}', "--priority", "4")
     [(job, created_by)] = sql("SELECT id, created_by FROM pgbeat.jobs")
     assert created_by == ME.name
@@ -183,7 +185,8 @@ def test_run(did: Did, sql: Sql, app: Celery, database: str) -> None:
     keyed = (*add, "--unique-key", "k", "--lane", "l")
     made, same = (json.loads(did(*keyed, "--json")) for _ in range(2))
     assert (made["is_new"], same["is_new"], made["id"] == same["id"]) == (True, False, True)
-    assert "has the same unique key and is pending; no job is made" in did(*keyed)
+    for how in ((), ("--dry-run",)):
+        assert "has the same unique key and is pending; no job is made" in did(*keyed, *how)
     assert "it comes at 2099-01-02 03:04:00 UTC" in did(*add, "--at", "2099-01-02T03:04Z")
     assert "it waits for approval" in did(*add, "--requires-approval")
     assert refused(run(database, "jobs", "run", "jobs.add")).endswith("give it with -A APP")
@@ -291,6 +294,26 @@ def test_tail_as_it_goes(processes: Processes, job_control: JobControl, database
     assert states[0] == "pending" and states[-1] == "failed"
     assert {"done": 1, "total": 4, "percent": 25, "message": None} in [r["progress"] for r in rows]
     assert {row["id"] for row in rows} == {str(job.id), again, str(fresh.id), str(other.id)}
+
+
+def test_a_dry_run_sends_nothing_to_a_broker_elsewhere(
+    app: Celery, sql: Sql, tmp_path: Path
+) -> None:
+    app.conf.broker_url, app.conf.task_default_queue = "memory://", uuid4().hex
+    (tmp_path / "lines").write_text('"tests.add"')
+    (tmp_path / "group").write_text('["tests.add"]')
+    with app.connection_for_read() as broker:
+        queue = broker.SimpleQueue(app.conf.task_default_queue)
+        for command in (
+            ("jobs", "run", "tests.add"),
+            ("jobs", "run-many", str(tmp_path / "lines")),
+            ("groups", "run", str(tmp_path / "group")),
+        ):
+            dry = run_with(app, *command, "--dry-run")
+            assert (dry.exit_code, queue.qsize()) == (0, 0), dry.output
+            assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+        assert run_with(app, *command).exit_code == 0
+        assert queue.qsize() == 1
 
 
 def test_the_lines_of_a_file_are_jobs(app: Celery, sql: Sql, tmp_path: Path) -> None:
