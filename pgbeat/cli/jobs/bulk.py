@@ -10,12 +10,14 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from sqlalchemy.exc import DBAPIError
 
 from pgbeat.access.actors import Actor
 from pgbeat.cli.jobs import job_views
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import find_group
 from pgbeat.cli.terminal.asking import sure
+from pgbeat.cli.terminal.failures import FAILED
 from pgbeat.cli.terminal.options import FLAG, LABELS, LENGTH, F, adding, headed
 from pgbeat.cli.terminal.target import Target
 from pgbeat.database import connections
@@ -81,7 +83,10 @@ def take(options: dict[str, Any]) -> dict[str, Any]:
 def apply(
     target: Target, actor: Actor, verb: BulkVerb, options: dict[str, Any], selection: dict[str, Any]
 ) -> None:
-    """Shows the jobs that match, asks, and changes them with progress."""
+    """Shows the jobs that match, asks, and changes them with progress.
+
+    Exits with 1 if it had to leave some alone.
+    """
     target.require_app("the jobs' messages are in the app's broker")
     from pgbeat.jobs.verbs import bulk
 
@@ -102,7 +107,7 @@ def apply(
                 try:
                     for done in bulk.carry_out(unit, order, which, until=seen.at):
                         advance(done.done + sum(done.left.values()))
-                except KeyboardInterrupt:
+                except (KeyboardInterrupt, DBAPIError):
                     click.echo(f"\n{_PAST[verb]} {done.done:,} of {what}.", err=True)
                     raise
             if not printing.is_json():
@@ -112,6 +117,8 @@ def apply(
         result["others"] = seen.others
         del result["position"]
         printing.echo_json(result)
+    if done.left:
+        raise click.exceptions.Exit(FAILED)
 
 
 def _show(first: list[Job], seen: Any) -> None:

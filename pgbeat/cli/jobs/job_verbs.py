@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import click
+from sqlalchemy.exc import DBAPIError
 
 from pgbeat.access.actors import Actor
 from pgbeat.cli.jobs import bulk, job_views
@@ -12,9 +13,10 @@ from pgbeat.cli.jobs.job_options import some_options, timing
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_admin, find
 from pgbeat.cli.terminal.asking import sure
-from pgbeat.cli.terminal.failures import FAILED
+from pgbeat.cli.terminal.failures import FAILED, refusal
 from pgbeat.cli.terminal.options import FLAG, SectionedCommand, in_zone, option
 from pgbeat.cli.terminal.target import Target
+from pgbeat.database import connections
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs.checks.permissions import BulkVerb
 from pgbeat.jobs.rows import model as jobs
@@ -51,11 +53,12 @@ def _apply(
                 before = find(unit.connection, target, actor, job_id, verb)
                 with unit.transaction():
                     changed = act(unit, before.id, **options)
-            except PgbeatError as error:
-                if len(ids) == 1:
+            except (PgbeatError, DBAPIError) as error:
+                sentence = refusal(error, target)
+                if len(ids) == 1 or sentence is None or connections.is_lost(error):
                     raise
                 failed = True
-                click.echo(f"Error: {printing.harmless(str(error))}", err=True)
+                sentence.show()
             else:
                 after = jobs.get(unit.connection, changed.id)
                 after = redactor.row(after, after.task)

@@ -2,6 +2,7 @@
 
 import json
 
+import psycopg
 import pytest
 from celery import Celery
 
@@ -42,6 +43,7 @@ def test_it_asks_and_then_says_what_was_done(app: Celery, sql: Sql) -> None:
     yes = run_with(app, "jobs", "retry", "--state", "failed", answer="y\n")
     assert "Retried 2 jobs. Left 1 alone:\n" in yes.stdout
     assert "its arguments were not JSON of a call" in yes.stdout
+    assert (no.exit_code, yes.exit_code) == (0, 1)
     assert len(messages(sql)) == 2
 
 
@@ -56,6 +58,31 @@ def test_other_verbs(app: Celery, sql: Sql, verb: str, past: str) -> None:
     assert f"{past} 1 job" in shown.stdout
     left = sql("SELECT state, priority FROM pgbeat.jobs ORDER BY state")
     assert left == ([("pending", 0)] if verb == "delete" else [("failed", 0), ("pending", 3)])
+
+
+def test_it_fails_if_it_leaves_jobs_alone(app: Celery, sql: Sql) -> None:
+    make_job(sql, "pending")
+    asked = ("jobs", "update", "--state", "pending", "--lane", "none", "--yes")
+    said = run_with(app, *asked)
+    assert (said.exit_code, "there is no lane 'none'" in said.stdout) == (1, True)
+    shown = run_with(app, *asked, "--json")
+    assert (shown.exit_code, json.loads(shown.stdout)["left"]) == (1, {"invalid_job": 1})
+
+
+def test_it_says_how_far_it_came_before_an_error(
+    app: Celery, sql: Sql, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgbeat.cli.terminal.target._LIMITS", {"lock_timeout": "50ms"})
+    monkeypatch.setattr("pgbeat.jobs.verbs.bulk.BATCH", 2)
+    locked, *_ = [make_job(sql, "pending") for _ in range(3)]  # the newest go first
+    with psycopg.connect(database) as other:
+        other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [locked])
+        shown = run_with(app, "jobs", "cancel", "--state", "pending", "--yes")
+    assert (shown.exit_code, shown.stderr.splitlines()[1:]) == (
+        1,
+        ["Cancelled 2 of 3 jobs.", "Error: another session is changing that; try again"],
+    )
+    assert sql("SELECT count(*) FROM pgbeat.jobs WHERE state = 'cancelled'") == [(2,)]
 
 
 @pytest.mark.parametrize(

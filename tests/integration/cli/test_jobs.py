@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 from celery import Celery
 
@@ -220,6 +221,21 @@ def test_several_at_once(app: Celery, job_control: JobControl, sql: Sql) -> None
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(4,)]
     gone = run_with(app, "jobs", "delete", "--yes", str(a.id), str(b.id))
     assert gone.stdout == "Deleted 2 jobs.\n"
+
+
+def test_one_that_is_locked_stops_no_others(
+    app: Celery, job_control: JobControl, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgbeat.cli.terminal.target._LIMITS", {"lock_timeout": "50ms"})
+    a, b, c = (job_control.make(actor=ME) for _ in range(3))
+    with psycopg.connect(database) as other:
+        other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [b.id])
+        shown = run_with(app, "jobs", "cancel", str(a.id), str(b.id), str(c.id), "--json")
+    assert [job["id"] for job in json.loads(shown.stdout)] == [str(a.id), str(c.id)]
+    assert (shown.exit_code, shown.stderr) == (
+        1,
+        "Error: another session is changing that; try again\n",
+    )
 
 
 def test_what_is_for_administrators(
