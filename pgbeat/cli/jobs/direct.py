@@ -3,15 +3,12 @@
 from typing import Any
 
 import click
-from sqlalchemy.exc import DBAPIError
 
 from pgbeat.cli.jobs.job_options import arguments, some_options
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.failures import FAILED
 from pgbeat.cli.terminal.options import LENGTH, option
 from pgbeat.cli.terminal.target import Target, on_target
-from pgbeat.database import connections
-from pgbeat.errors import InvalidJob, NotFound, PgbeatError
+from pgbeat.errors import InvalidJob, NotFound
 
 
 @click.command("direct")
@@ -39,18 +36,12 @@ def direct_command(target: Target, /, task: str, **options: Any) -> None:
     try:
         timeout = options["timeout"].total_seconds()
         result = execution.run(options["args"] or [], options["kwargs"] or {}, timeout=timeout)
-    except (PgbeatError, click.ClickException):
-        raise
-    except Exception as error:
-        if isinstance(error, DBAPIError) and connections.is_lost(error):
+    except (Exception, SystemExit) as error:
+        if not direct.raised_by_task(error):
             raise
-        message = printing.harmless(f"{task} raised {type(error).__name__}: {error}")
-        click.echo(f"Error: {message}", err=True)
-        raise click.exceptions.Exit(FAILED) from None
+        message = printing.harmless(f"{task} raised {direct.sentence(error)}")
+        raise click.ClickException(message) from None
     if printing.is_json():
-        try:
-            printing.echo_json(result)
-        except TypeError:
-            printing.echo_json(repr(result))
+        printing.echo_json(direct.plain(result))
     elif result is not None:
         click.echo(printing.harmless(str(result)))

@@ -284,7 +284,7 @@ def line(value: object) -> str:
 
 
 #: Sequences that set a colour or style, and control characters.
-_CONTROLS = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROLS = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def harmless(words: str) -> str:

@@ -1,5 +1,6 @@
 """Runs a task directly: in this process, in the next free slot of a lane, without a job."""
 
+import json
 import logging
 import os
 import time
@@ -18,6 +19,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.access.actors import Actor
+from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.broker.publishing.pool import publishing
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
@@ -256,6 +258,25 @@ def raised_by_task(error: BaseException) -> bool:
     """Returns whether the task of a direct execution raised the error, not pgbeat around it."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code is _apply.__code__ for frame, _ in frames)
+
+
+def sentence(error: BaseException) -> str:
+    """Returns what a task raised, its class and its message."""
+    try:
+        message = str(error)
+    except Exception:
+        message = "its message can't be read"
+    return f"{type(error).__name__}: {message}".encode(errors="replace").decode()[:2000]
+
+
+def plain(result: Any) -> Any:
+    """Returns a result as kombu's JSON has it, or as text if it can't be JSON."""
+    try:
+        value = as_json(result)
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except Exception:
+        return repr(result).encode(errors="replace").decode()[:10_000]
+    return value
 
 
 def _holder(holder: SlotHolder, now: datetime) -> str:

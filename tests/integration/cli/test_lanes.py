@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from pgbeat.errors import InvalidJob
 from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work, concurrency_policy
 from tests.integration.jobs.test_lanes import reserve
 from tests.support.command_line import read, refused, run, run_with
@@ -160,6 +161,29 @@ def test_direct_says_what_the_task_raised_after_what_it_printed(lane_jobs: Lanes
     assert result.output == "first\nError: tests.speak raised ValueError: second\n"
     assert (result.exit_code, result.stdout) == (1, "first\n")
     assert lane_jobs.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
+
+
+def test_direct_prints_json_whatever_the_task_does(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+
+    @lane_jobs.app.task(name="tests.odd", shared=False)
+    def odd(how: str) -> Any:
+        if how == "refuse":
+            raise InvalidJob("no")  # the task's mistake, not the command's
+        if how == "exit":
+            raise SystemExit(3)
+        return {"nan": [float("nan")], "half": "\ud800"}[how]
+
+    def run_odd(how: str, *more: str) -> Any:
+        arguments = ("--lane", "l", "--args", json.dumps([how]), *more)
+        return run_with(lane_jobs.app, "direct", "tests.odd", *arguments)
+
+    for how, printed in {"nan": "[nan]", "half": "'\\ud800'"}.items():
+        assert json.loads(run_odd(how, "--json").stdout) == printed
+    assert run_odd("half").stdout == "\N{REPLACEMENT CHARACTER}\n"
+    for how, message in {"refuse": "InvalidJob: no", "exit": "SystemExit: 3"}.items():
+        said = refused(run_odd(how, "--json"), 1)
+        assert said == f"tests.odd raised {message}"
 
 
 def test_direct_needs_the_app_and_the_task(lane_jobs: Lanes) -> None:

@@ -1,6 +1,5 @@
 """`/direct/{task}`: runs a task in this process, in the next free slot of a lane."""
 
-import json
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -9,7 +8,6 @@ from anyio import CapacityLimiter
 from fastapi import APIRouter, Path
 from pydantic import AfterValidator, BaseModel, Field
 
-from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.errors import NoSlot
 from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.checks.task_checks import check_arguments, check_task
@@ -95,23 +93,5 @@ def _run(call: WebCall, task: str, body: DirectRun) -> DirectDone:
     except (Exception, SystemExit) as error:
         if not direct.raised_by_task(error):
             raise
-        return DirectDone(success=False, result=None, error=_sentence(error))
-    return DirectDone(success=True, result=_json(result), error=None)
-
-
-def _sentence(error: BaseException) -> str:
-    try:
-        message = str(error)
-    except Exception:
-        message = "its message can't be read"
-    return f"{type(error).__name__}: {message}".encode(errors="replace").decode()[:2000]
-
-
-def _json(result: Any) -> Any:
-    """Returns a result as kombu's JSON has it, or as text if it can't be JSON."""
-    try:
-        value = as_json(result)
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    except Exception:
-        return repr(result).encode(errors="replace").decode()[:10_000]
-    return value
+        return DirectDone(success=False, result=None, error=direct.sentence(error))
+    return DirectDone(success=True, result=direct.plain(result), error=None)
