@@ -26,9 +26,9 @@ from pgbeat.version import __version__
 INTERRUPTED, CLOSED_PIPE = 130, 141
 
 #: Keys of click's `Context.meta`: the `Target`, what makes it for a command that starts without it,
-#: and where the command prints JSON, if it does.
+#: where the command prints JSON, if it does, and whether `--json` is among the arguments.
 TARGET, LATE_TARGET = "pgbeat.cli.target", "pgbeat.cli.late_target"
-AS_JSON = "pgbeat.cli.as_json"
+AS_JSON, _WANTS_JSON = "pgbeat.cli.as_json", "pgbeat.cli.wants_json"
 #: The command that may be called every few seconds, by a probe.
 _QUICK = "health"
 
@@ -173,6 +173,11 @@ class Commands(LazyGroup):
             with formatter.section(heading):
                 formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Reads the options before the command."""
+        ctx.meta[_WANTS_JSON] = "--json" in args
+        return super().parse_args(ctx, args)
+
     def elsewhere(self, ctx: click.Context, name: str) -> str:
         """Returns a hint to a command on jobs, workers or queues."""
         for noun in ("jobs", "workers", "queues"):
@@ -198,9 +203,9 @@ class Commands(LazyGroup):
             raise click.exceptions.Exit(CLOSED_PIPE) from None
         except click.NoSuchOption as error:
             right = _misplaced(ctx, error)
-            if right is None:
-                raise _no_such_option(error) from None
-            ctx.fail(right)
+            usage = click.UsageError(right, ctx) if right else _no_such_option(error)
+            _print_json(ctx, usage, usage)
+            raise usage from None
         except click.ClickException as error:
             _shorten(error)
             _print_json(ctx, error, error)
@@ -219,12 +224,13 @@ class Commands(LazyGroup):
 
 
 def _print_json(ctx: click.Context, error: Exception, sentence: click.ClickException) -> None:
-    """Prints an error for programs, if the command prints JSON."""
-    if ctx.meta.get(AS_JSON):
+    """Prints an error for programs, if the command prints JSON, or would if it could be read."""
+    is_unread = isinstance(error, click.UsageError) and ctx.meta.get(_WANTS_JSON)
+    if ctx.meta.get(AS_JSON) or is_unread:
         from pgbeat.cli.terminal.failures import as_json
 
         with suppress(OSError):  # perhaps that is the error
-            click.echo(json.dumps(as_json(error, sentence)), file=ctx.meta[AS_JSON])
+            click.echo(json.dumps(as_json(error, sentence)), file=ctx.meta.get(AS_JSON))
 
 
 def _unreadable_settings(ctx: click.Context) -> click.ClickException | None:

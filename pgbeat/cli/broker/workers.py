@@ -112,6 +112,8 @@ def shutdown_command(target: Target, name: str, yes: bool, dry_run: bool) -> Non
         worker_control.require(connection, target.namespace, name)
     if sure("shut down", "shut down", f"worker {name!r}", yes=yes, dry_run=dry_run):
         _send(target, name, WorkerCommand("shutdown"))
+    elif dry_run and printing.is_json():
+        printing.echo_json({"worker": name, "reply": None})
 
 
 def _add(verb: Verb, argument: Callable[[F], F], text: str) -> None:

@@ -46,6 +46,8 @@ def migrate_command(
     to run, with the locks that each takes on tables that are in use.
     """
     if sql:
+        if printing.is_json():
+            raise click.UsageError("--sql and --json exclude each other")
         click.echo(_script(target).strip())
         return
     if check:

@@ -66,7 +66,7 @@ def sync_command(
     if schema:
         from pgbeat.schedules.files.schema import schema as written
 
-        click.echo(written(), nl=False)
+        printing.result(json.loads(written()), written().rstrip())
         return
     if path is None:
         raise click.UsageError("which file? Name one, or - for standard input")

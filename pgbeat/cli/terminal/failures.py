@@ -43,8 +43,9 @@ def _refusal(error: Exception, target: Any) -> click.ClickException | None:
         return BadInput(_listed(error))
     if isinstance(error, Forbidden) and error.is_for_admins:
         return click.ClickException(f"{error} (--admin)")
-    if isinstance(error, UnicodeEncodeError):
-        return BadInput("an argument is not valid UTF-8")
+    if isinstance(error, UnicodeError):
+        what = "an argument" if isinstance(error, UnicodeEncodeError) else "the file"
+        return BadInput(f"{what} is not valid UTF-8")
     if isinstance(error, PgbeatError | OSError):
         return click.ClickException(str(error))
     if isinstance(

@@ -353,6 +353,7 @@ def test_the_lines_of_a_file_are_jobs(app: Celery, sql: Sql, tmp_path: Path) -> 
     ("lines", "where"),
     [
         ('"jobs.add"\n{"task":', ":2 is not JSON"),
+        ('"\xe9"', "the file is not valid UTF-8"),
         ('"jobs.add"\n{"task": "jobs.add", "max_attempts": 0}', "job 1: "),
     ],
 )
@@ -360,7 +361,7 @@ def test_a_line_that_is_wrong(
     app: Celery, sql: Sql, tmp_path: Path, lines: str, where: str
 ) -> None:
     path = tmp_path / "jobs.jsonl"
-    path.write_text(lines)
+    path.write_bytes(lines.encode("latin1"))
     assert where in refused(run_with(app, "jobs", "run-many", str(path)))
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
 

@@ -7,11 +7,12 @@ from typing import Any
 import click
 import psycopg
 import pytest
+from celery import Celery
 
 from pgbeat.cli import program
-from tests.support.command_line import Sql, commands, refused, run
+from tests.support.command_line import Sql, commands, refused, run, run_with
 from tests.support.databases import broker_url
-from tests.support.rows import make_schedule
+from tests.support.rows import insert, make_schedule
 
 
 def test_every_command_has_it() -> None:
@@ -81,6 +82,10 @@ def test_an_error_has_its_code_and_each_problem(
         ("history", "Missing argument 'NAME'"),
         ("history x --limit x", "not a whole number"),
         ("disable", "which schedule?"),
+        ("list --frob", "no option --frob"),
+        ("list -A x", "goes before the command"),
+        ("lst", "did you mean 'list'?"),
+        ("migrate --sql", "exclude each other"),
     ],
 )
 def test_an_error_of_the_usage_is_json_too(arguments: str, said: str) -> None:
@@ -88,6 +93,16 @@ def test_an_error_of_the_usage_is_json_too(arguments: str, said: str) -> None:
     error = json.loads(result.stdout)["error"]
     assert (result.exit_code, error["code"], said in error["message"]) == (2, "invalid", True)
     assert error["message"] == refused(result)
+
+
+def test_the_schema_of_files_is_json_itself() -> None:
+    assert json.loads(run(None, "sync", "--schema", "--json").stdout)["title"]
+
+
+def test_a_dry_run_of_a_shutdown(app: Celery, sql: Sql) -> None:
+    insert(sql, "workers", {"name": "w@host", "pid": 7, "alive_until": "infinity"})
+    shown = run_with(app, "workers", "shutdown", "w@host", "--dry-run", "--json")
+    assert json.loads(shown.stdout) == {"worker": "w@host", "reply": None}
 
 
 def test_what_the_app_prints_is_not_among_the_json(
