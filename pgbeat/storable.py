@@ -54,9 +54,10 @@ def storable_json(value: Any) -> str:
 
 
 def shown(written: str | bytes) -> Any:
-    """Returns the value of JSON as it can be sent: halves of surrogate pairs are replaced.
+    """Returns the value of JSON as it can be sent.
 
-    Raises `ValueError` if it is no JSON, or nested too deeply.
+    Halves of surrogate pairs are replaced, as are NaN and infinities, which Python writes, by their
+    names. Raises `ValueError` if it is no JSON, or nested too deeply.
     """
     try:
         value = json.loads(written)
@@ -66,7 +67,8 @@ def shown(written: str | bytes) -> Any:
         raise ValueError(f"it is nested more than {DEEPEST} deep")
     if is_storable(value):
         return value
-    return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+    written = json.dumps(value, ensure_ascii=False).encode(errors="replace")
+    return json.loads(written, parse_constant=str)
 
 
 def later(moment: datetime, span: timedelta) -> datetime:

@@ -39,12 +39,13 @@ def test_a_result_that_is_not_json_is_not_loaded(app: Celery, database: str) -> 
     )
 
 
-def test_a_value_that_can_not_be_sent_as_it_is(app: Celery, sql: Sql) -> None:
-    """Half of a surrogate pair, as of a file's name that is no UTF-8, and deep nesting."""
+def test_a_value_that_can_not_be_sent_as_it_is(app: Celery, sql: Sql, database: str) -> None:
+    """Half of a surrogate pair, as of a file's name that is no UTF-8, NaN, and deep nesting."""
     deep: Any = "leaf"
     for _ in range(DEEPEST + 1):
         deep = [deep]
-    values = {"\udce4": ("?", True), "🍏": ("🍏", True)}
+    values: dict[Any, Any] = {"\udce4": ("?", True), "🍏": ("🍏", True)}
+    values |= {float("nan"): ("NaN", True), float("-inf"): ("-Infinity", True)}
     for value, shown in [*values.items(), (deep, (None, False))]:
         job = make_job(sql, state="completed")
         app.backend.mark_as_done(job, value)
@@ -58,6 +59,7 @@ def test_a_value_that_can_not_be_sent_as_it_is(app: Celery, sql: Sql) -> None:
             [step] = done(web.admin.get(f"/jobs/{job}"))["steps"]
             assert step["value"] == shown[0]
             html(web.admins_browser.get(f"/console/jobs/{job}"))
+        assert read(database, "jobs", "show", job, "--admin")["result"]["value"] == shown[0]
 
 
 def test_the_command_line(app: Celery, sql: Sql, database: str, monkeypatch: Any) -> None:
