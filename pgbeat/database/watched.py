@@ -8,6 +8,7 @@ gives up the session.
 """
 
 import select
+import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
@@ -269,11 +270,15 @@ _SESSION = b"""
 def readable(files: Sequence[int], seconds: float) -> list[int]:
     """Waits up to so many seconds, and returns the file descriptors that can be read.
 
-    `select.select`, which takes none above 1023, is used only under eventlet, which has no other.
+    Eventlet leaves only `select.select`, which takes no file above 1023, and none for which another
+    greenlet waits. So it is used to wait, but not to look.
     """
-    if not hasattr(select, "poll"):
+    if hasattr(select, "poll"):
+        poll = select.poll()
+    elif seconds > 0:
         return select.select(files, [], [], seconds)[0]
-    poll = select.poll()
+    else:
+        poll = sys.modules["eventlet.patcher"].original("select").poll()
     for file in files:
         poll.register(file, select.POLLIN)
     return [file for file, _ in poll.poll(seconds * 1000)]

@@ -1,6 +1,7 @@
 """A server that hangs is given up; one that takes its time is not."""
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from pgbeat.database.locks import advisory_locks
 from pgbeat.testing.databases import TemporaryServer
 from tests.support.failing_servers import frozen
 from tests.support.kombu_connections import Connect, Inbox, Loop, publish
-from tests.support.processes import until
+from tests.support.processes import shell, until
 from tests.support.tcp_proxy import Proxy
 from tests.support.threads import together
 
@@ -207,3 +208,22 @@ def test_who_waits_for_a_connection_does_not_try_again_one_after_the_other() -> 
                 server.accept()[0].close()
                 attempts += 1
         assert attempts == 1
+
+
+LOOKING = """
+import eventlet; eventlet.monkey_patch()
+import os
+from pgbeat.database.watched import readable
+end, other = os.pipe()
+waits = eventlet.spawn(readable, [end], 30)
+eventlet.sleep(0)
+assert readable([end], 0) == []
+os.write(other, b"x")
+assert readable([end], 0) == waits.wait() == [end]
+"""
+
+
+def test_a_greenlet_looks_at_a_file_for_which_another_waits() -> None:
+    """With eventlet, whose hub refuses a second one that waits."""
+    looked = shell(sys.executable, "-W", "ignore", "-c", LOOKING)
+    assert looked.returncode == 0, looked.stderr
