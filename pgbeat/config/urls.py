@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from urllib.parse import unquote
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -86,6 +87,8 @@ def _one_url(text: str) -> URL:
             url = _with_servers(url, [_server(server) for server in several["servers"].split(",")])
         if "@" in (url.host or ""):
             raise ValueError(text)
+        if _is_folder(host := url.host or ""):
+            url = _with_servers(_without_servers(url), [(unquote(host), str(url.port or ""))])
     except ArgumentError:
         raise ConfigError(
             "the database URL can't be parsed; expected postgresql://user:password@host:5432/name"
@@ -93,8 +96,8 @@ def _one_url(text: str) -> URL:
     except ValueError:  # what stands where they should be may be a piece of the password
         raise ConfigError(
             "the database URL can't be parsed: its host or port is none; expected "
-            "postgresql://user:password@host:5432/name, with %40 for an @ and %2F for a slash "
-            "in the password"
+            "postgresql://user:password@host:5432/name, with %40 for an @, %2F for a slash and %3B "
+            "for a semicolon in the password"
         ) from None
     if url.get_backend_name() not in _POSTGRES and url.drivername not in _POSTGRES:
         raise ConfigError(
@@ -118,7 +121,13 @@ def _server(text: str) -> tuple[str, str]:
     match = _SERVER.fullmatch(text)
     if match is None:
         raise ValueError(text)
-    return match["ipv6"] or match["name"] or "", match["port"] or ""
+    name = match["name"] or ""
+    return match["ipv6"] or (unquote(name) if _is_folder(name) else name), match["port"] or ""
+
+
+def _is_folder(host: str) -> bool:
+    """Returns whether a host is a folder of sockets, as libpq's URLs have it."""
+    return host.lower().startswith("%2f")
 
 
 def is_postgres(text: str | None) -> bool:

@@ -104,6 +104,9 @@ def test_a_database_may_have_several_servers(text: str) -> None:
         ("postgresql://u@/d?host=h1:1&host=h2", [("h1", "1"), ("h2", "")]),
         ("postgresql://u@/d?host=/run/a,/run/b", [("/run/a", ""), ("/run/b", "")]),
         ("postgresql://u@/d?host=h1,h2&port=6", [("h1", "6"), ("h2", "6")]),
+        ("postgresql://u:p@%2Frun%2Fa/d", [("/run/a", "")]),
+        ("postgresql://u:p@%2Frun%2Fa:6/d", [("/run/a", "6")]),
+        ("postgresql://u:p@%2Frun%2Fa,h1:6/d", [("/run/a", ""), ("h1", "6")]),
     ],
 )
 def test_the_servers_of_a_url(text: str, found: list[tuple[str, str]]) -> None:
