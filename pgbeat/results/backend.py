@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL
 
 from pgbeat.broker.messages import job_claim, passed_on
 from pgbeat.broker.transport import held_messages
-from pgbeat.config import broker_database, postgres_url
+from pgbeat.config import broker_database, postgres_url, redacted
 from pgbeat.database import connections
 from pgbeat.results import answers, chords, errbacks, expiry, statements
 from pgbeat.results.by_key import ByKey
@@ -87,8 +87,9 @@ class ResultBackend(ByKey, AsyncBackendMixin):  # type: ignore[misc,unused-ignor
 
     def as_uri(self, include_password: bool = False) -> str:
         """Returns the URL, its password hidden unless asked for."""
-        return "pgbeat+" + self.database.set(drivername="postgresql").render_as_string(
-            hide_password=not include_password
+        url = self.database.set(drivername="postgresql")
+        return "pgbeat+" + (
+            url.render_as_string(hide_password=False) if include_password else redacted(url)
         )
 
     def __reduce__(self, args: Any = (), kwargs: Any = None) -> Any:
