@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 #: Seconds for which `persist` tries again, and its longest pause.
 _PATIENCE, _LONGEST_PAUSE = 20.0, 1.0
+#: Seconds that a restart may take, in which a server gives several reasons.
+_RESTART = 5.0
 #: Classes and codes of SQLSTATE that say nothing of the statement: it may succeed a moment later,
 #: or on another server. https://www.postgresql.org/docs/current/errcodes-appendix.html
 _PASSING = {
@@ -56,6 +58,32 @@ def code_of(error: BaseException) -> str:
     if not code and (isinstance(error, PoolTimeout) or connections.is_lost(error)):
         return UNAVAILABLE
     return code
+
+
+class Outage:
+    """What was logged of an outage: how it began, and later each other reason for which it lasts.
+
+    A session that was ended doesn't say why no other one is let in: its role's password is another.
+    """
+
+    def __init__(self) -> None:
+        #: When (`time.monotonic()`); `None` if there is none.
+        self.began: float | None = None
+        self._said: set[str] = set()
+
+    def is_news(self, why: str, *, at_once: bool = False) -> bool:
+        """Returns whether to log a reason: the first, and others once it has lasted, or at once."""
+        now = time.monotonic()
+        if self.began is None:
+            self.began = now
+        elif why in self._said or not (at_once or now - self.began > _RESTART):
+            return False
+        self._said.add(why)
+        return True
+
+    def end(self) -> None:
+        """Forgets it: it is over."""
+        self.began, self._said = None, set()
 
 
 def is_passing(error: BaseException) -> bool:

@@ -16,6 +16,7 @@ from pgbeat.config import Settings
 from pgbeat.database import channels, connections, fence, poolers, privileges
 from pgbeat.database.locks import advisory_locks, lock_waits
 from pgbeat.database.migrations import migrate
+from pgbeat.database.server_errors import Outage
 from pgbeat.database.watched import readable
 from pgbeat.errors import SchemaError
 from pgbeat.jobs.lanes.model import Room
@@ -59,9 +60,7 @@ class Leader:
         self._lookout: fence.Lookout | None = None
         self._standing_by = StandingBy(settings, direct_url or settings.url, "pgbeat standby")
         self._leads = False
-        self._lost_at: float | None = None
-        #: What was logged of a database that can be reached, and must not be used.
-        self._unfit = ""
+        self._outage = Outage()
         self._attempts = 0
         #: Whether a schedule has changed since this was last set to false.
         self.changed = False
@@ -86,7 +85,7 @@ class Leader:
                 with privileges.required():
                     migrate.check(connection, reads_schedules=True)
                     fence.require_original(connection)
-                if self._lost_at is None:
+                if self._outage.began is None:
                     migrate.warn_if_incomplete(connection)
                 connections.prepare_session(connection, max(15.0, 4 * self._interval))
                 connections.driver(connection).add_notify_handler(self._notified)
@@ -119,9 +118,10 @@ class Leader:
                 self._settings.leader_key,
                 "" if before is None else f"; before it, {before.label} did",
             )
-        if self._lost_at is not None:
-            logger.warning("The database is back after %.1f s", time.monotonic() - self._lost_at)
-            self._lost_at, self._unfit, self._attempts = None, "", 0
+        if (lost_at := self._outage.began) is not None:
+            logger.warning("The database is back after %.1f s", time.monotonic() - lost_at)
+            self._outage.end()
+            self._attempts = 0
         return self._leads
 
     def _note_server(self, connection: Connection) -> None:
@@ -162,23 +162,17 @@ class Leader:
 
     def disconnect(self, error: BaseException) -> None:
         """Gives up the connection because of an error, which it logs once."""
-        is_first = self._lost_at is None
-        if is_first:
-            self._lost_at = time.monotonic()
+        is_first, why = self._outage.began is None, connections.first_line(error)
         if isinstance(error, SchemaError):  # a server may come back as another's copy, say
-            if str(error) != self._unfit:
-                self._unfit = str(error)
+            if self._outage.is_news(str(error), at_once=True):
                 logger.error("The database can't be used, trying again: %s", error)
-        elif is_first:
-            if connections.is_lost(error):
-                logger.error(
-                    "Lost the database, trying again until it is back: %s",
-                    connections.first_line(error),
-                )
+        elif self._outage.is_news(why):
+            if not is_first:
+                logger.error("The database is still away, trying again: %s", why)
+            elif connections.is_lost(error):
+                logger.error("Lost the database, trying again until it is back: %s", why)
             else:
-                logger.exception(
-                    "The database refuses, trying again: %s", connections.first_line(error)
-                )
+                logger.exception("The database refuses, trying again: %s", why)
         if self._leads:
             logger.warning("This beat no longer leads: its session has ended")
         self._standing_by.forget()

@@ -24,6 +24,7 @@ from pgbeat.database import connections, fence, poolers, privileges, sql
 from pgbeat.database.locks import lock_waits
 from pgbeat.database.migrations import migrate
 from pgbeat.database.prepared import PreparedConnection
+from pgbeat.database.server_errors import Outage
 from pgbeat.errors import SchemaError
 from pgbeat.jobs.flow import dispatch, lifecycle
 from pgbeat.jobs.flow.dispatch import Dispatched
@@ -82,6 +83,7 @@ class RecorderSession:
         #: When to connect again after a failure (`time.monotonic()`); 0 unless it failed.
         self.retry_at = 0.0
         self._wait = 0.0
+        self._outage = Outage()
 
     def open(self) -> Connection:
         """Returns the connection, a new one at first."""
@@ -107,6 +109,7 @@ class RecorderSession:
             raise
         if self._wait:
             logger.info("Recording executions again")
+        self._outage.end()
         self._wait = self.retry_at = 0.0
         self._connection = connection
         self._prepared = PreparedConnection(connections.driver(connection), prepares=keeps)
@@ -128,23 +131,23 @@ class RecorderSession:
     def fail(self, error: Exception, *, has_work: bool) -> None:
         """Closes the connection after an error, to open it again at `retry_at`.
 
-        Logs the first of several failures: as a warning, unless there is no schema and nothing to
-        write, which may be intended.
+        Logs the first of several failures, and why later ones last: as a warning, unless there is
+        no schema and nothing to write, which may be intended.
         """
         self.close()
-        is_first = not self._wait
+        why = connections.first_line(error)
         self._wait = min(self._wait * 2 or _FIRST_WAIT, _LONGEST_WAIT)
         is_plain = isinstance(error, (DBAPIError, psycopg.Error, SchemaError))
         is_quiet = isinstance(error, SchemaError) and not has_work
         if isinstance(error, SchemaError):
             self._wait = _SCHEMA_WAIT
         self.retry_at = time.monotonic() + self._wait
-        if is_first:
+        if self._outage.is_news(why):
             logger.log(
                 logging.INFO if is_quiet else logging.WARNING,
                 "Can't record executions in %s, trying until it works: %s",
                 place(self._url),
-                connections.first_line(error),
+                why,
                 exc_info=None if is_plain else error,
             )
 

@@ -1,7 +1,9 @@
 """What is killed, whenever it is killed: every due time has one tick and one message."""
 
 import json
+import re
 import signal
+import uuid
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -227,6 +229,30 @@ def test_a_database_that_comes_back_unfit_is_waited_for(
     sql(undo)
     until(lambda: beat.output.count("This beat leads") == 2)
     assert beat.output.count(why) == 1
+
+
+def test_why_a_database_stays_away_is_said(processes: Processes, sql: Sql) -> None:
+    """Not only how the sessions ended: a role was changed, and nobody gets in."""
+    role = f"rotated_{uuid.uuid4().hex[:8]}"
+    sql(f"CREATE ROLE {role} SUPERUSER LOGIN")
+    url = postgres_url(processes.database).set(drivername="postgresql", username=role)
+    processes.env |= {"TESTS_DATABASE": url.render_as_string(hide_password=False)}
+    try:
+        beat, worker = processes.beat(), processes.worker()
+        beat.says("This beat leads", 90)
+        worker.says(" ready.", 90)
+        sql(f"ALTER ROLE {role} NOLOGIN")
+        sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", role)
+        for process, said in ((beat, "is still away"), (worker, "Can't record executions")):
+            process.says("Lost the database" if process is beat else said)
+            refused = re.compile(f"{said}.*not permitted to log in")
+            until(lambda: len(refused.findall(process.output)) == 1)  # noqa: B023
+        sql(f"ALTER ROLE {role} LOGIN")
+        until(lambda: beat.output.count("This beat leads") == 2)
+        worker.says("Recording executions again")
+    finally:
+        processes.stop_all()
+        sql(f"REASSIGN OWNED BY {role} TO CURRENT_USER; DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 @pytest.mark.slow
