@@ -9,8 +9,9 @@ ids that follow from it. So beats still make messages from templates.
 """
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
 from functools import wraps
 from hashlib import blake2b
@@ -34,12 +35,13 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from pgbeat import log
 from pgbeat.beat import enqueuer
 from pgbeat.beat.evaluation import Decision
-from pgbeat.broker.messages import JOB_HEADER
+from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER
 from pgbeat.broker.publishing import carried, publisher
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.jobs.running.task_exceptions import Cancelled, Skip, Snooze
 from pgbeat.version import __version__
 from pgbeat.worker.finishing import batches
+from pgbeat.worker.recording.attempts import error_text
 
 logger = logging.getLogger("pgbeat.tracing")
 
@@ -78,7 +80,7 @@ class _Ids:
 
     def generate_span_id(self) -> int:
         wanted = _wanted.get()
-        return wanted.span_id if wanted else int(self._others.generate_span_id())
+        return (wanted and wanted.span_id) or int(self._others.generate_span_id())
 
     def is_trace_id_random(self) -> bool:
         return False
@@ -86,6 +88,7 @@ class _Ids:
 
 class _Wanted(NamedTuple):
     trace_id: int
+    #: 0 for any.
     span_id: int
 
 
@@ -115,9 +118,9 @@ class _Tracing:
                 self._tracer.id_generator = _Ids(ids)  # type: ignore[attr-defined]
         return self._tracer
 
-    def start(self, job_id: str, span: str, name: str, **values: Any) -> Span:
-        """Starts a span of a job with the id of its kind."""
-        token = _wanted.set(_Wanted(trace_id(job_id), span_id(job_id, span)))
+    def start(self, job_id: str, span: str | None, name: str, **values: Any) -> Span:
+        """Starts a span of a job with the id of its kind; of none, it begins the job's trace."""
+        token = _wanted.set(_Wanted(trace_id(job_id), span_id(job_id, span) if span else 0))
         try:
             return self.tracer.start_span(name, **values)
         finally:
@@ -305,13 +308,16 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     attributes["celery.retries"] = request.retries or 0
     if request.hostname:
         attributes["pgbeat.worker"] = str(request.hostname)
-    span = tracing.tracer.start_span(
-        name,
-        context=above or tracing.below(task_id, "publish", name),
-        kind=SpanKind.CONSUMER,
-        attributes=attributes,
-        links=getattr(request, _BATCH_SPAN, ()),
-    )
+    values: dict[str, Any] = {
+        "kind": SpanKind.CONSUMER,
+        "attributes": attributes,
+        "links": getattr(request, _BATCH_SPAN, ()),
+    }
+    if above is None and getattr(request, NEW_JOB_HEADER, None):  # its message was no job's
+        span = tracing.start(task_id, None, name, context=context.Context(), **values)
+    else:
+        above = above or tracing.below(task_id, "publish", name)
+        span = tracing.tracer.start_span(name, context=above, **values)
     token = context.attach(trace.set_span_in_context(span))
     setattr(request, _SPAN, _Running(span, token))
 
@@ -345,14 +351,20 @@ def _end(task: Any, retval: Any = None, state: str | None = None, **kwargs: Any)
         return
     setattr(task.request, _SPAN, None)
     context.detach(running.token)
-    span = running.span
-    error = getattr(retval, "exception", retval)
+    _conclude(running.span, getattr(retval, "exception", retval), state)
+    running.span.end()
+
+
+def _conclude(span: Span, error: Any, state: str | None) -> None:
+    """Says in a span how its run ended."""
+    if state is None:  # what is being raised is no `Exception`
+        error = sys.exc_info()[1]
     if isinstance(error, Skip):
         span.set_attribute("pgbeat.outcome", "skipped")
         span.set_attribute("pgbeat.reason", error.reason)
     elif isinstance(error, Snooze):
         span.set_attribute("pgbeat.outcome", "snoozed")
-    elif isinstance(error, Cancelled):
+    elif isinstance(error, Cancelled) or type(error).__name__ == "GreenletExit":
         span.set_attribute("pgbeat.outcome", "cancelled")
     elif state == "SUCCESS" or isinstance(error, Ignore):
         span.set_attribute("pgbeat.outcome", "completed")
@@ -360,11 +372,11 @@ def _end(task: Any, retval: Any = None, state: str | None = None, **kwargs: Any)
         cause = error.exc if isinstance(error, Retry) and error.exc is not None else error
         span.set_attribute("pgbeat.outcome", "retried" if state == "RETRY" else "failed")
         if isinstance(cause, BaseException):
-            span.record_exception(cause)
-            span.set_status(Status(StatusCode.ERROR, f"{type(cause).__name__}: {cause}"))
+            with suppress(Exception):  # one that has no words
+                span.record_exception(cause)
+            span.set_status(Status(StatusCode.ERROR, error_text(cause)))
         else:
             span.set_status(Status(StatusCode.ERROR, str(state)))
-    span.end()
 
 
 @_quietly

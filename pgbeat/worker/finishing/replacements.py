@@ -14,6 +14,7 @@ from celery.exceptions import Ignore
 
 from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.payloads import JOB
+from pgbeat.broker.publishing.carried import carried_headers
 from pgbeat.worker.reporting import ATTEMPT, raise_suspended
 
 
@@ -31,6 +32,7 @@ def follow(task: Any) -> None:
         for signature in _all(sig):
             if signature.options.get("task_id") == request.id:
                 signature.options["headers"] = {
+                    **carried_headers(),
                     **(signature.options.get("headers") or {}),
                     JOB_HEADER: JOB if goes_on else False,
                 }

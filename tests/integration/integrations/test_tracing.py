@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from celery import Celery
+from greenlet import GreenletExit
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -57,6 +58,10 @@ def add(x=1, y=2):
 @app.task(shared=False, name="traced.in_lane", pgbeat={"lane": "one"})
 def in_lane():
     add.delay(5)
+
+@app.task(shared=False, name="traced.replaced", bind=True)
+def replaced(self):
+    raise self.replace(add.s(6))
 
 @app.task(shared=False, name="traced.batch", pgbeat={"batch": 2, "batch_after": "1 hour"})
 def batch(members):
@@ -273,7 +278,9 @@ def test_what_a_request_sends_is_in_its_trace(
         add.delay(4)
         for _ in range(2):  # the second waits for the first
             traced_app.tasks["traced.in_lane"].delay()
+        pgbeat.submit(traced_app.tasks["traced.replaced"])
     add.delay(9)  # nobody's
+    own = traced_app.tasks["traced.in_lane"].delay()  # it begins its own trace
     transport_workers.env["PGBEAT_URL"] = transport_workers.database
     transport_workers.worker("-P", "prefork", "-c", "1", "--without-mingle", app="traced_app")
     names = ("run traced.add", "run traced.in_lane")
@@ -281,12 +288,23 @@ def test_what_a_request_sends_is_in_its_trace(
     def runs() -> list[str]:
         return [span["name"] for span in written(transport_workers) if span["name"] in names]
 
-    until(lambda: transport_workers.is_empty() and len(runs()) >= 8, 90, "spans")
+    until(lambda: transport_workers.is_empty() and len(runs()) >= 11, 90, "spans")
     spans = written(transport_workers)
-    assert sorted(runs()) == ["run traced.add"] * 6 + ["run traced.in_lane"] * 2
+    assert sorted(runs()) == ["run traced.add"] * 8 + ["run traced.in_lane"] * 3
+    of_job, in_it = f"0x{tracing.trace_id(own.id):032x}", []
     for span in spans:
         is_nobodys = span["name"] == "inside" and span["parent_id"] is None
-        assert is_nobodys or span["context"]["trace_id"] == of_request, span
+        if span["context"]["trace_id"] == of_job:
+            in_it.append((span["name"], span["parent_id"] is None))
+        else:
+            assert is_nobodys or span["context"]["trace_id"] == of_request, span
+    assert sorted(in_it) == [
+        ("inside", False),
+        ("run traced.add", False),
+        ("run traced.in_lane", True),
+    ]
+    known = {None, *(span["context"]["span_id"] for span in spans)}
+    assert {span["parent_id"] for span in spans} <= known
     published = [span for span in spans if span["name"].startswith("publish")]
     assert {span["parent_id"] for span in published if span["name"] == "publish traced.add"} == {
         f"0x{request.get_span_context().span_id:016x}"
@@ -348,6 +366,36 @@ def test_a_traceparent_in_the_headers_is_followed(traced: Traced) -> None:
     run = traced.named("run t")
     assert run.parent is not None and run.parent.span_id == 0xB7AD6B7169203331
     assert ids(run)[0] == 0x0AF7651916CD43DD8448EB211C80319C
+
+
+class UnwordedError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "said"),
+    [
+        (ValueError("no"), "FAILURE", "ValueError: no"),
+        (UnwordedError(), "FAILURE", "UnwordedError"),
+        (SystemExit("it must end"), None, "SystemExit: it must end"),
+        (GreenletExit(), None, None),
+    ],
+)
+def test_a_span_says_what_ended_it(
+    error: BaseException, state: str | None, said: str | None, traced: Traced
+) -> None:
+    """Celery gives a receiver no error that is none of `Exception`; it is being raised."""
+    task = Task()
+    tracing._begin(str(uuid4()), task)
+    try:
+        raise error
+    except BaseException:
+        tracing._end(task, error if state else None, state)
+    run = traced.named("run t")
+    assert run.status.description == said and run.attributes is not None
+    assert run.attributes["pgbeat.outcome"] == ("failed" if said else "cancelled")
+    assert not trace.get_current_span().get_span_context().is_valid
 
 
 def test_what_goes_wrong_in_tracing_fails_no_task(traced: Traced) -> None:
