@@ -125,18 +125,21 @@ def amend(connection: Connection, change_id: int, after: Any) -> None:
     connection.execute(update(audit).where(audit.c.id == change_id).values(after=after))
 
 
-def bulk_counts(
-    connection: Connection, change_id: int, actor: str, verb: str
+def bulk_entry(
+    connection: Connection, author: Author | None, change_id: int, verb: str
 ) -> dict[str, Any] | None:
-    """Returns the values after a change of several jobs, if the actor has begun it."""
+    """Returns the values after a change of several jobs, if the author has begun it."""
+    if author is None:
+        return None
     query = select(audit.c.after).where(
         audit.c.id == change_id,
-        audit.c.actor == actor,
+        audit.c.namespace == author.namespace,
+        audit.c.actor == author.name,
         audit.c.verb == verb,
         audit.c.kind == "jobs",
     )
-    counts: dict[str, Any] | None = connection.execute(query).scalar_one_or_none()
-    return counts
+    values: dict[str, Any] | None = connection.execute(query).scalar_one_or_none()
+    return values
 
 
 def compared(before: Mapping[str, Row], after: Mapping[str, Row]) -> list[Changed[Row]]:

@@ -5,6 +5,7 @@ same function as one by itself (`pgbeat.jobs.verbs.control`). One that can't be 
 somebody else was quicker, is left alone; the counts say how many and why.
 """
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -262,15 +263,19 @@ class _Log:
 
     def __init__(self, unit: UnitOfWork, order: Order, which: Filter, action: int | None) -> None:
         self._unit, self._verb = unit, order.verb
-        self._what = {"filter": described(which)} | {
-            key: value for key, value in order.options.items() if key != "job_source"
+        what: dict[str, Any] = {"filter": described(which)} | {
+            key: value
+            for key, value in order.options.items()
+            if key != "job_source" and value is not None
         }
+        self._what = json.loads(json.dumps(what, default=audit.as_json))
         self.entry = _Entry(None, 0, Counter())
         if action is not None:
-            counts = audit.bulk_counts(unit.connection, action, unit.actor.name, order.verb)
-            if counts is None:
-                raise NotFound(f"you have no action {action} to continue")
-            self.entry = _Entry(action, counts["done"], Counter(counts["left"]))
+            known = audit.bulk_entry(unit.connection, unit.author, action, order.verb)
+            if known is None or _lasting(known) != _lasting(self._what):
+                raise NotFound(f"you have no action {action} with this order to continue")
+            self.entry = _Entry(action, known.pop("done"), Counter(known.pop("left")))
+            self._what = known
 
     def write(self, done: int, failed: Sequence[LeftAlone]) -> _Entry:
         """Adds what a batch did, in its transaction. Returns the entry, for after the commit."""
@@ -283,6 +288,13 @@ class _Log:
         else:
             action = self._unit.record_action(self._verb, "jobs", "several", None, after)
         return _Entry(action, before.done + done, left)
+
+
+def _lasting(what: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what an action says of its order, but for times that a query may count from now."""
+    times = {"created_from", "created_until"}
+    which = {name: value for name, value in what["filter"].items() if name not in times}
+    return {**what, "filter": which, "done": None, "left": None}
 
 
 def described(which: Filter) -> dict[str, Any]:

@@ -30,6 +30,31 @@ def test_a_preview_and_then_in_several_requests(web: Web, sql: Sql) -> None:
     assert after["done"] == 5
 
 
+def test_what_is_recorded_of_an_action_stays(web: Web, sql: Sql) -> None:
+    """It is continued by the same order only, whatever `next` says; times count from now."""
+    failed(sql, 3, task="jobs.add")
+    failed(sql, 3, task="other.add")
+    order: dict[str, Any] = {"verb": "delete", "filter": {"q": "task:jobs.* since:2h"}, "limit": 1}
+    first = done(web.admin.post("/jobs/bulk", json=order))
+    recorded = sql("SELECT after FROM pgbeat.audit WHERE kind = 'jobs'")
+    other = order | {"filter": {"q": "task:other.*"}, "next": first["next"]}
+    assert web.admin.post("/jobs/bulk", json=other).status_code == 404
+    assert sql("SELECT after FROM pgbeat.audit WHERE kind = 'jobs'") == recorded
+    rest = done(web.admin.post("/jobs/bulk", json=order | {"next": first["next"], "limit": 9}))
+    assert (rest["done"], rest["next"]) == (2, None)
+    [(after,)] = sql("SELECT after FROM pgbeat.audit WHERE kind = 'jobs'")
+    assert after == recorded[0][0] | {"done": 3}
+
+
+def test_times_are_recorded_as_of_one_job(web: Web, sql: Sql) -> None:
+    make_job(sql, "pending", task="jobs.add")
+    changes = {"run_at": "2100-01-01T00:00:00Z", "retry_base": "2 minutes"}
+    order = {"verb": "update", "filter": {"task": "jobs.*"}, "changes": changes}
+    assert done(web.admin.post("/jobs/bulk", json=order))["done"] == 1
+    [(after,)] = sql("SELECT after FROM pgbeat.audit WHERE kind = 'jobs'")
+    assert after["values"] == {"run_at": "2100-01-01T00:00:00Z", "retry_base": 120}
+
+
 @pytest.mark.parametrize(
     ("order", "field"),
     [
