@@ -9,6 +9,7 @@ from pgbeat.config.app_broker import (
     direct_url,
     is_own_broker,
     is_sqlalchemy_broker,
+    with_login,
 )
 from pgbeat.config.app_state import settings_of, spelling
 from pgbeat.config.settings import Settings
@@ -31,4 +32,5 @@ __all__ = [
     "same_database",
     "settings_of",
     "spelling",
+    "with_login",
 ]

@@ -89,12 +89,30 @@ def direct_url(conf: Mapping[str, Any], url: URL) -> URL | None:
     """
     option = (conf.get("broker_transport_options") or {}).get("direct_url")
     if option and delays_in_table(conf) and is_own_broker(conf, url):
-        return postgres_url(str(option))
+        return with_login(postgres_url(str(option)), conf)
     return None
+
+
+def with_login(url: URL, conf: Mapping[str, Any]) -> URL:
+    """Returns the URL with what the options of pgbeat's transport say of TLS and passwords.
+
+    The transport has them beside the URL (`connect_args`). Other sessions at its database must
+    verify the server, and log in, as it does.
+    """
+    if not delays_in_table(conf):
+        return url
+    login = {k: str(v) for k, v in connect_args(conf).items() if k.startswith(_LOGIN)}
+    if "password" in login:
+        url = url.set(password=login.pop("password"))
+    return url.update_query_dict(login)
+
+
+#: How libpq's parameters begin that say how to log in, and whom to trust.
+_LOGIN = ("ssl", "gss", "krb", "pass", "channel_binding", "require_auth")
 
 
 def connect_args(conf: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns libpq's parameters among the options of the app's transport."""
     options = conf.get("broker_transport_options") or {}
-    arguments: Mapping[str, Any] = options.get("connect_args") or {}
-    return arguments
+    arguments = options.get("connect_args")
+    return arguments if isinstance(arguments, Mapping) else {}

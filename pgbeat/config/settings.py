@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.engine import URL, make_url
 
 from pgbeat.config import environment, readers
-from pgbeat.config.app_broker import broker_database, check_broker_url, first_broker
+from pgbeat.config.app_broker import broker_database, check_broker_url, first_broker, with_login
 from pgbeat.config.urls import is_postgres, postgres_url
 from pgbeat.errors import ConfigError, Problem, Problems
 from pgbeat.suggest import nearest
@@ -209,7 +209,7 @@ class Settings:
                 wrong.add(name)
         if "url" not in values and "url" not in wrong:
             if is_postgres(first_broker(conf)):
-                values["url"] = broker_database(conf)
+                values["url"] = with_login(broker_database(conf), conf)
             else:
                 message = (
                     "pgbeat_url: not set, and the broker is not Postgres; set it "

@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL
 
 from pgbeat.broker.messages import job_claim, passed_on
 from pgbeat.broker.transport import held_messages
-from pgbeat.config import broker_database, postgres_url, redacted
+from pgbeat.config import broker_database, postgres_url, redacted, with_login
 from pgbeat.database import connections
 from pgbeat.results import answers, chords, errbacks, expiry, statements
 from pgbeat.results.by_key import ByKey
@@ -54,7 +54,8 @@ class ResultBackend(ByKey, AsyncBackendMixin):  # type: ignore[misc,unused-ignor
         conf = app.conf
         options: Mapping[str, Any] = conf.get("result_backend_transport_options") or {}
         self._prefix = str(options.get("global_keyprefix") or "")
-        dsn = broker_database(conf) if url in _BROKERS else postgres_url(str(url))
+        is_brokers = url in _BROKERS
+        dsn = with_login(broker_database(conf), conf) if is_brokers else postgres_url(str(url))
         self._place = StorePlace(dsn, dict(options.get("connect_args") or {}))
         self.failure_expires = self._expires("result_failure_expires")
         self.chord_lifetime = self._expires("result_chord_expires")

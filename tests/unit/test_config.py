@@ -12,6 +12,7 @@ from celery.app import utils
 
 from pgbeat.config import (
     Settings,
+    direct_url,
     environment,
     is_postgres,
     is_sqlalchemy_broker,
@@ -286,6 +287,22 @@ def test_settings_of_a_celery_app() -> None:
 )
 def test_the_url_falls_back_to_the_brokers(broker: dict[str, Any]) -> None:
     assert load(**broker).url == postgres_url(URL)
+
+
+def test_the_url_of_the_broker_comes_with_its_connect_args() -> None:
+    """So that beat and what records executions verify the server as the transport does."""
+    arguments = {"sslmode": "verify-full", "password": "s3cret", "host": "x", "options": "-c a=b"}
+    options = {"connect_args": arguments, "direct_url": "postgres://d"}
+    settings = load(broker_url="pgbeat+postgresql://u@h/d", broker_transport_options=options)
+    assert settings.url.query == {"sslmode": "verify-full"}
+    assert (settings.url.host, settings.url.password) == ("h", "s3cret")
+    conf = {"broker_url": "pgbeat+postgresql://u@h/d", "broker_transport_options": options}
+    direct = direct_url(conf, settings.url)
+    assert direct is not None
+    assert (direct.query, direct.host) == (settings.url.query, "d")
+    assert load(**conf, pgbeat_url="postgresql://h/d").url == postgres_url("postgresql://h/d")
+    of_kombu = load(broker_url="sqla+postgresql://u@h/d", broker_transport_options=options)
+    assert of_kombu.url == postgres_url("postgresql://u@h/d")
 
 
 def test_the_url_wins_over_the_brokers() -> None:

@@ -400,6 +400,8 @@ def test_the_password_is_not_shown(url: str, shown: str) -> None:
 
 
 def test_the_brokers_database_by_name(make_app: Callable[..., Celery]) -> None:
-    app = make_app(result_backend="pgbeat://")
+    login = {"connect_args": {"sslmode": "disable"}}
+    app = make_app(result_backend="pgbeat://", broker_transport_options=login)
     backend_of(app).mark_as_done("t1", 1)
     assert make_app().AsyncResult("t1").get(timeout=0) == 1
+    assert backend_of(app).database.query["sslmode"] == "disable"
