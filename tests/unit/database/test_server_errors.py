@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.database.connections import sqlstate
-from pgbeat.database.server_errors import code_of, is_of_rows, is_passing, is_read_only
+from pgbeat.database.server_errors import Outage, code_of, is_of_rows, is_passing, is_read_only
 from pgbeat.errors import BrokerUnavailable, ConfigError
 
 
@@ -85,3 +85,16 @@ def test_what_the_broker_and_the_settings_say_is_not_of_rows() -> None:
 def test_a_server_that_only_reads() -> None:
     assert is_read_only(error("25006"))
     assert not is_read_only(error("57P03"))
+
+
+def test_an_outage_has_each_reason_once() -> None:
+    """Those of its first seconds may be a restart's."""
+    outage = Outage()
+    assert outage.is_news("ended") and outage.began is not None
+    assert not outage.is_news("it starts")
+    assert outage.is_news("a copy", at_once=True)
+    outage.began -= 60
+    said = [outage.is_news(why) for why in ("ended", "a copy", "refused", "refused")]
+    assert said == [False, False, True, False]
+    outage.end()
+    assert outage.is_news("refused")
