@@ -145,7 +145,7 @@ def _which(target: Target, actor: Actor, connection: Any, selection: dict[str, A
         group_id = str(find_group(connection, target, actor, group_id).id)
 
     def ago(length: timedelta | None) -> Any:
-        return None if length is None else now - length
+        return None if length is None else now - min(length, timedelta(days=36_500))
 
     which = Filter(
         target.namespace,

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from math import isfinite
+from math import isfinite, isnan
 from typing import Any, NoReturn, TypeVar, get_args
 from zoneinfo import ZoneInfo
 
@@ -126,6 +126,17 @@ JSON: Kind = {"type": _json(object, "a value", '"paid"'), "metavar": "JSON"}
 LABELS: Kind = {"multiple": True, "callback": read_labels, "metavar": "NAME=VALUE"}
 GLOBS: Kind = {"multiple": True, "callback": _as_list, "metavar": "GLOB"}
 LINES: Kind = {"multiple": True, "callback": _as_lines}
+
+
+class Number(click.FloatRange):
+    """A number in a range. NaN, which click finds in each, is none."""
+
+    def convert(self, value: Any, *args: Any) -> float:
+        """Reads the number."""
+        number: float = super().convert(value, *args)
+        if isnan(number):
+            self.fail(f"{value!r} is not a number", *args)
+        return number
 
 
 def whole(least: int, most: int) -> Kind:

@@ -82,6 +82,8 @@ def test_an_error_has_its_code_and_each_problem(
         ("history", "Missing argument 'NAME'"),
         ("history x --limit x", "not a whole number"),
         ("disable", "which schedule?"),
+        ("forecast --hours nan", "not a number"),
+        ("prune --days nan", "not a number"),
         ("list --frob", "no option --frob"),
         ("list -A x", "goes before the command"),
         ("lst", "did you mean 'list'?"),
