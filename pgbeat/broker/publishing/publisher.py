@@ -120,7 +120,8 @@ def _observed(message: TaskMessage) -> Iterator[None]:
 
 
 @contextmanager
-def _reaching_broker() -> Iterator[None]:
+def reaching_broker() -> Iterator[None]:
+    """Raises `BrokerUnavailable` if the block can't reach the broker."""
     try:
         yield
     except OperationalError as error:
@@ -129,10 +130,7 @@ def _reaching_broker() -> Iterator[None]:
 
 
 def check_options(options: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
-    """Raises `InvalidSchedule` for unknown, invalid or reserved publish options.
-
-    `conf` is the app's configuration, if there is an app.
-    """
+    """Raises `InvalidSchedule` for wrong publish options; `conf` is the app's, if there is one."""
     problems = Problems()
     if names := ", ".join(map(repr, sorted(set(options) & reserved.IDENTITY))):
         problems.add("options", "reserved", f"options has {names}, which only Celery may set")
@@ -300,7 +298,7 @@ class TransactionPublisher:
         if quick is not None:
             return [quick]
         self._outbox.messages.clear()
-        with _reaching_broker():
+        with reaching_broker():
             self._send(self.app, message, self._producer)
         published = list(self._outbox.messages)
         self._templates.learn(message, published)
@@ -371,7 +369,7 @@ class BrokerPublisher:
     def publish(self, message: TaskMessage) -> str | None:
         """Publishes the message, once; the queue is not known."""
         if message.job_id not in self._sent:
-            with _observed(message) if observers else _UNSEEN, _reaching_broker():
+            with _observed(message) if observers else _UNSEEN, reaching_broker():
                 apply_async(self.app, message, self._producer())
             self._sent.add(message.job_id)
         return None
@@ -390,7 +388,7 @@ class BrokerPublisher:
     def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
         """Makes workers revoke these jobs."""
         if job_ids:
-            with _reaching_broker():
+            with reaching_broker():
                 self.app.control.revoke(
                     list(job_ids), terminate=True, connection=self._producer().connection
                 )

@@ -67,25 +67,29 @@ def send(unit: UnitOfWork, name: str, order: WorkerCommand, *, timeout: float = 
     """Sends an order to a worker, and returns its answer; `shutdown` has none.
 
     `unit` is not open. Raises `NotFound` for a worker that is unknown or dead, `InvalidInput`,
-    `CannotPublish` without an app, `NoReply`, and `WorkerRefused` with the worker's reason.
+    `CannotPublish` without an app, `BrokerUnavailable`, `NoReply`, and `WorkerRefused` with the
+    worker's reason.
     """
+    from pgbeat.broker.publishing.publisher import reaching_broker  # with Celery: not for reading
+
     arguments = order.arguments
     app = unit.require_app()
     with unit.transaction():
         require(unit.connection, unit.namespace, name)
         after = {**arguments} if arguments else None
         unit.record_action(order.verb, "worker", name, None, after)
-    if order.verb == "shutdown":
-        app.control.shutdown(destination=[name])
-        return ""
-    replies = app.control.broadcast(
-        _COMMANDS[order.verb],
-        arguments=arguments,
-        destination=[name],
-        reply=True,
-        timeout=timeout,
-        limit=1,
-    )
+    with reaching_broker():
+        if order.verb == "shutdown":
+            app.control.shutdown(destination=[name])
+            return ""
+        replies = app.control.broadcast(
+            _COMMANDS[order.verb],
+            arguments=arguments,
+            destination=[name],
+            reply=True,
+            timeout=timeout,
+            limit=1,
+        )
     answer = next((reply[name] for reply in replies or () if name in reply), None)
     if answer is None:
         raise NoReply(

@@ -8,7 +8,7 @@ from celery import Celery
 from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
-from pgbeat.errors import InvalidInput, NoReply, NotFound
+from pgbeat.errors import BrokerUnavailable, InvalidInput, NoReply, NotFound
 from pgbeat.jobs.verbs import worker_control
 from pgbeat.jobs.verbs.worker_control import WorkerCommand
 from tests.support.command_line import Sql
@@ -30,6 +30,15 @@ def test_a_worker_that_is_silent_is_in_the_audit(unit: UnitOfWork, sql: Sql) -> 
     assert sql("SELECT verb, kind, subject, after FROM pgbeat.audit") == [
         ("grow", "worker", "w@x", {"n": 1})
     ]
+
+
+def test_a_broker_that_is_away(unit: UnitOfWork, app: Celery, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.workers (name, pid, alive_until) VALUES ('w@x', 1, 'infinity')")
+    app.conf.broker_url = "redis://localhost:1/0"
+    app.conf.broker_transport_options = {"max_retries": 1, "interval_start": 0}
+    for order in (WorkerCommand("shutdown"), WorkerCommand("grow")):
+        with pytest.raises(BrokerUnavailable):
+            worker_control.send(unit, "w@x", order, timeout=0.1)
 
 
 def test_only_living_workers_of_the_namespace_are_told(unit: UnitOfWork, sql: Sql) -> None:
