@@ -22,7 +22,7 @@ from pgbeat.processes import probe
     metavar="SECONDS",
     help="How long ago the last sign of life may be.",
 )
-@click.option("--port", type=int, default=probe.PORT, help="Of `pgbeat web`.")
+@click.option("--port", type=click.IntRange(1, 65535), default=probe.PORT, help="Of `pgbeat web`.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def health_command(

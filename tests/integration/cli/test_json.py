@@ -83,6 +83,7 @@ def test_an_error_has_its_code_and_each_problem(
         ("history x --limit x", "not a whole number"),
         ("disable", "which schedule?"),
         ("forecast --hours nan", "not a number"),
+        ("health web --port 70000", "not in the range"),
         ("prune --days nan", "not a number"),
         ("list --frob", "no option --frob"),
         ("list -A x", "goes before the command"),
