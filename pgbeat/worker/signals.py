@@ -244,9 +244,7 @@ def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, 
         attempt, retval, state, is_process=tracked.is_prefork
     ):
         return
-    # The members of a batch that was not committed wait again: that is recorded before the end of
-    # the first one, without which they would pass for those of a process that died.
-    abandon_current()
+    abandon_current()  # what is recorded of that comes first
     recorder = process_recorder.get()
     if recorder is not None:
         recorder.record(attempt, awaited=attempt.awaited)

@@ -21,6 +21,8 @@ from pgbeat.worker.recording.attempts import Attempt
 #: Where the request of a member has how the batch came out for it.
 BATCH_RUN = "pgbeat_batch_run"
 _BACK = "its batch was not committed; it waits for another one"
+#: Seconds for which a batch waits until that is recorded.
+_PATIENCE = 2.0
 
 
 class Recorded(EndRecorder, Protocol):
@@ -165,6 +167,10 @@ class BatchEnding(_Kept):
             attempt.end("failed", "pending")
             if recorder is not None:
                 recorder.record(attempt)
+        # Before the first one is recorded, or delivered again: without it, these would pass for
+        # members whose process died.
+        if left and recorder is not None:
+            recorder.record_now(left[-1], _PATIENCE)
 
 
 class MemberEnding(_Kept):
