@@ -278,6 +278,7 @@ def readable(files: Sequence[int], seconds: float) -> list[int]:
     elif seconds > 0:
         return select.select(files, [], [], seconds)[0]
     else:
+        time.sleep(0)  # as elsewhere, other greenlets come first
         poll = sys.modules["eventlet.patcher"].original("select").poll()
     for file in files:
         poll.register(file, select.POLLIN)

@@ -39,7 +39,10 @@ def follow(app: Celery, report: Callable[[str], None]) -> None:
             stamps = dict(each.split("=")[:2] for each in stamps)
 
         def find(connection: Connection) -> None:
-            report_ids(batch_members.stamped(connection, settings_of(app).namespace, stamps))
+            namespace = settings_of(app).namespace
+            for job_id, own in batch_members.stamps(connection, namespace, stamps):
+                if any(_meet(own.get(name), value) for name, value in stamps.items()):
+                    report(str(job_id))
 
         recorder = process_recorder.get()
         if recorder is not None:
@@ -47,6 +50,11 @@ def follow(app: Celery, report: Callable[[str], None]) -> None:
 
     _precede(app, "revoke", "task_id", report_ids)
     _precede(app, "revoke_by_stamped_headers", "headers", report_stamped)
+
+
+def _meet(own: Any, asked: Any) -> bool:
+    """Returns whether a stamp has one of the values, as Celery compares them."""
+    return any(value in (maybe_list(asked) or ()) for value in maybe_list(own) or ())
 
 
 def _precede(app: Celery, command: str, name: str, act: Callable[[Any], None]) -> None:

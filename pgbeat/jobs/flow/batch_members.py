@@ -14,7 +14,6 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from celery.utils.functional import maybe_list
 from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
@@ -99,22 +98,13 @@ def _alike(job: Job, batch: Mapping[str, Any]) -> dict[str, str]:
 _WRITTEN_WITH = text(sql.load("batch_members.sql", "written_with"))
 
 
-def stamped(connection: Connection, namespace: str, stamps: Mapping[str, Any]) -> list[str]:
-    """Returns the ids of members that wait, and have one of Celery's stamps.
-
-    `stamps` has a value, or several, for each name.
-    """
-    values = {"namespace": namespace, "texts": [json.dumps(name) for name in stamps]}
-    found = []
-    for row in connection.execute(_WRITTEN_WITH, values):
-        own = json.loads(row.payload)["headers"].get("stamps") or {}
-        if any(
-            stamp in maybe_list(asked)
-            for name, asked in stamps.items()
-            for stamp in maybe_list(own.get(name)) or ()
-        ):
-            found.append(str(row.id))
-    return found
+def stamps(
+    connection: Connection, namespace: str, names: Collection[str]
+) -> list[tuple[UUID, dict[str, Any]]]:
+    """Returns members that wait, with their stamps: all those that have one of these names."""
+    values = {"namespace": namespace, "texts": list(map(json.dumps, names))}
+    rows = connection.execute(_WRITTEN_WITH, values)
+    return [(row.id, json.loads(row.payload)["headers"].get("stamps") or {}) for row in rows]
 
 
 _HALVE = text(sql.load("batch_members.sql", "halve"))
