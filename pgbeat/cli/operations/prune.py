@@ -9,7 +9,7 @@ from pgbeat.beat.verbs import control
 from pgbeat.beat.verbs.control import Pruned
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import changing
-from pgbeat.cli.terminal.options import Number, option, whole
+from pgbeat.cli.terminal.options import RealRange, option, whole
 from pgbeat.cli.terminal.printing import counted
 from pgbeat.cli.terminal.target import Target
 
@@ -26,7 +26,7 @@ _NOUNS = {
     "--days",
     "DAYS",
     "How long history is kept; by default pgbeat_retention_days.",
-    type=Number(0, 36_500, min_open=True),
+    type=RealRange(0, 36_500, min_open=True),
 )
 @option(
     "--count",

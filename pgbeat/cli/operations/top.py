@@ -21,7 +21,7 @@ from pgbeat.cli.operations.top_page import Snapshot
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_onlooker
 from pgbeat.cli.terminal.keys import keys
-from pgbeat.cli.terminal.options import FLAG, Number, option
+from pgbeat.cli.terminal.options import FLAG, RealRange, option
 from pgbeat.cli.terminal.target import Target
 from pgbeat.database import connections
 from pgbeat.errors import NotFound
@@ -42,7 +42,9 @@ _BLINK = 0.2
 
 
 @click.command("top")
-@option("--interval", "SECONDS", "Time between two looks; 2.", default=2.0, type=Number(0.2, 3600))
+@option(
+    "--interval", "SECONDS", "Time between two looks; 2.", default=2.0, type=RealRange(0.2, 3600)
+)
 @option("--once", FLAG, "Show it once, as if the output were no terminal.")
 @as_onlooker
 def top_command(target: Target, interval: float, once: bool, actor: Actor) -> None:

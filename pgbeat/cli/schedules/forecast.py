@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import BadInput
-from pgbeat.cli.terminal.options import FLAG, MOMENT, Number, in_zone, option, whole
+from pgbeat.cli.terminal.options import FLAG, MOMENT, RealRange, in_zone, option, whole
 from pgbeat.cli.terminal.printing import Cell, counted, line, span, utc
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.errors import InvalidInput
@@ -29,7 +29,7 @@ _NAMED = 5
     "N",
     "How far to look, up to a year.",
     default=24,
-    type=Number(0, MOST_HOURS, min_open=True),
+    type=RealRange(0, MOST_HOURS, min_open=True),
 )
 @option(
     "--from", MOMENT, "The start: 2026-12-24, 2026-12-24T09:00, …T09:00Z; by default now.", "start"

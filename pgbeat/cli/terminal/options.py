@@ -128,7 +128,7 @@ GLOBS: Kind = {"multiple": True, "callback": _as_list, "metavar": "GLOB"}
 LINES: Kind = {"multiple": True, "callback": _as_lines}
 
 
-class Number(click.FloatRange):
+class RealRange(click.FloatRange):
     """A number in a range. NaN, which click finds in each, is none."""
 
     def convert(self, value: Any, *args: Any) -> float:

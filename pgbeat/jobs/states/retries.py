@@ -1,6 +1,6 @@
 """Makes jobs that retry others, and finds the retries of a job."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from uuid import UUID
 
 from sqlalchemy import Connection, TextClause, func, select, text
@@ -47,22 +47,23 @@ _BY_HAND = _statement(
 )
 
 
+_UNFINISHED_PARENTS = text(
+    sql.load("retries.sql", "unfinished_parents", parents=sql.load("retries.sql", "parents"))
+)
+
+
 def insert_by_hand(
-    connection: Connection,
-    job_id: UUID,
-    *,
-    job_source: str,
-    priority: int | None = None,
-    parents: Mapping[UUID, str] = {},
+    connection: Connection, job_id: UUID, *, job_source: str, priority: int | None = None
 ) -> Job | None:
     """Inserts a retry, with all attempts ahead of it, that a person asked for, and returns it.
 
-    It waits for these parents, which must end as each value says, and needs a new approval if the
-    job required one. Returns `None` if the job has not failed, was
-    not cancelled or skipped, or if an unfinished job has its unique key.
+    It waits for attempts of the job's parents that have not ended, and needs a new approval if the
+    job required one. Returns `None` if the job has not failed, was not cancelled or skipped, or if
+    an unfinished job has its unique key.
     """
+    parents = connection.execute(_UNFINISHED_PARENTS, {"ids": [str(job_id)]}).all()
     values = {"id": job_id, "job_source": job_source, "priority": priority}
-    values |= {"parents": list(map(str, parents)), "needs": list(parents.values())}
+    values |= {"parents": [str(row.id) for row in parents], "needs": [row.needs for row in parents]}
     row = connection.execute(_BY_HAND, values).one_or_none()
     return None if row is None else Job(*row)
 
@@ -82,17 +83,6 @@ def parents_of(connection: Connection, job_ids: Collection[UUID]) -> list[tuple[
     """Returns these jobs in pairs with each attempt of each job that they depend on."""
     rows = connection.execute(_PARENTS, {"ids": list(map(str, job_ids))})
     return [(row.job_id, row.id) for row in rows]
-
-
-_UNFINISHED_PARENTS = text(
-    sql.load("retries.sql", "unfinished_parents", parents=sql.load("retries.sql", "parents"))
-)
-
-
-def unfinished_parents(connection: Connection, job_id: UUID) -> dict[UUID, str]:
-    """Returns the attempts for which a retry of a job must wait, and how each must end."""
-    rows = connection.execute(_UNFINISHED_PARENTS, {"ids": [str(job_id)]})
-    return {row.id: row.needs for row in rows}
 
 
 def chain(connection: Connection, job_id: UUID) -> list[Job]:

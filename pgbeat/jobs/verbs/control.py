@@ -230,9 +230,9 @@ def retry(
 
     It has the same owner and all attempts ahead of it, and needs a new approval if the job needed
     one. It waits for attempts of the job's parents that have not ended. A retry that waits for its
-    time is used instead: its time is now, and if it is approved, it
-    has the attempts that are left. It continues after the last step that is recorded; with
-    `from_step`, that one and later ones are forgotten.
+    time is used instead: its time is now, and if it is approved, it has the attempts that are left.
+    It continues after the last step that is recorded; with `from_step`, that one and later ones are
+    forgotten.
 
     Raises `InvalidTransition`, also while another attempt of its chain runs or waits, or the group
     that it waited for goes on; `NotUnique` if another job has its unique key; `InvalidJob` if its
@@ -263,13 +263,10 @@ def retry(
         if key in taken:
             other = named(unit.actor, jobs.get(connection, taken[key][0]))
             raise NotUnique(f"job {job.id} can't be retried: {other} has the same unique key")
-    parents = retries.unfinished_parents(connection, job.id)
-    new = retries.insert_by_hand(
-        connection, job.id, job_source=job_source, priority=priority, parents=parents
-    )
+    new = retries.insert_by_hand(connection, job.id, job_source=job_source, priority=priority)
     if new is None:
         raise InvalidTransition.of(job.id, jobs.get(connection, job.id).state, "retried")
-    if parents:
+    if new.unfinished_parents:
         submissions.settle_after_commit(unit, [new.id])
     return finish(unit, "retry", job, *proceed(connection, publisher, new), **forgotten)
 
