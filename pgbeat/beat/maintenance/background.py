@@ -12,6 +12,7 @@ from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.database.kept import kept
 from pgbeat.database.locks import lock_waits
+from pgbeat.database.server_errors import Outage
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -34,8 +35,7 @@ class Background:
         """`do` gets a connection in autocommit mode; `first` and `every` are seconds."""
         self._settings, self._what, self._do, self._every = settings, what, do, every
         self._thread: threading.Thread | None = None
-        #: Why the last round failed; empty if it didn't.
-        self._why = ""
+        self._outage = Outage()
         self._next_at = time.monotonic() + first
 
     def step(self, now: float) -> None:
@@ -56,14 +56,13 @@ class Background:
         except DBAPIError as error:
             why = connections.first_line(error)
             if not lock_waits.is_lock_timeout(error):
-                if why != self._why:
+                if self._outage.is_news(why, at_once=True):
                     logger.warning("%s failed: %s", self._what, why)
-                self._why = why
                 return
             self._next_at = time.monotonic() + _AGAIN
             logger.debug("Postponed %s: %s", self._what, why)
         else:
-            self._why = ""
+            self._outage.end()
 
     def close(self, seconds: float) -> None:
         """Waits up to so many seconds for a round that is under way."""

@@ -13,6 +13,7 @@ from pgbeat.broker.dead_letters import DeadLetter
 from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, changing, sure
+from pgbeat.cli.terminal.failures import FAILED
 from pgbeat.cli.terminal.options import FLAG, LENGTH, adding, newest_option, option
 from pgbeat.cli.terminal.printing import Cell, counted, line, span
 from pgbeat.cli.terminal.target import Target, on_target
@@ -83,7 +84,8 @@ _selecting = adding(
 def requeue_command(target: Target, /, dry_run: bool, **which: Any) -> None:
     """Put dead letters back into their queues. Their deliveries count from zero again.
 
-    Its JSON has `requeued` and `homeless`: how many have no queue any more.
+    Its JSON has `requeued` and `homeless`: how many have no queue any more. Exits with 1 if it had
+    to leave those.
     """
     with target.unit(dry_run=dry_run) as unit:
         target.require_broker(unit.connection)
@@ -102,6 +104,7 @@ def requeue_command(target: Target, /, dry_run: bool, **which: Any) -> None:
         printing.note(
             f"{counted(homeless, 'dead letter')} can't be put back: the queue no longer exists."
         )
+        raise click.exceptions.Exit(FAILED)
 
 
 @dead_command.command("drop")

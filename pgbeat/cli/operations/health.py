@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from pgbeat.cli import AS_JSON, LATE_TARGET
+from pgbeat.cli.terminal.numbers import RealRange
 from pgbeat.processes import probe
 
 
@@ -17,7 +18,7 @@ from pgbeat.processes import probe
 @click.option("--ready", "check", flag_value="ready", help="Can it work? Asks the database.")
 @click.option(
     "--within",
-    type=click.FloatRange(min=1),
+    type=RealRange(min=1),
     default=probe.STALE,
     metavar="SECONDS",
     help="How long ago the last sign of life may be.",

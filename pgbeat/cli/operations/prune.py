@@ -9,7 +9,8 @@ from pgbeat.beat.verbs import control
 from pgbeat.beat.verbs.control import Pruned
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import changing
-from pgbeat.cli.terminal.options import RealRange, option, whole
+from pgbeat.cli.terminal.numbers import RealRange
+from pgbeat.cli.terminal.options import option, whole
 from pgbeat.cli.terminal.printing import counted
 from pgbeat.cli.terminal.target import Target
 

@@ -8,6 +8,7 @@ from pgbeat.access.roles import PROFILES, Profile
 from pgbeat.broker import installation, own_tables
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED, BadInput
+from pgbeat.cli.terminal.numbers import RealRange
 from pgbeat.cli.terminal.options import FLAG, option
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database.migrations import migrate
@@ -181,7 +182,7 @@ def grant_command(target: Target, role: str, profile: Profile, apply: bool) -> N
 
 
 @click.command("demo")
-@option("--seconds", click.FloatRange(min=0, min_open=True), "End after this time.")
+@option("--seconds", RealRange(min=0, min_open=True), "End after this time.")
 def demo_command(seconds: float | None) -> None:
     """Show pgbeat at work: its own Postgres, a worker, two beats, and the ticks as they come.
 

@@ -21,7 +21,8 @@ from pgbeat.cli.operations.top_page import Snapshot
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_onlooker
 from pgbeat.cli.terminal.keys import keys
-from pgbeat.cli.terminal.options import FLAG, RealRange, option
+from pgbeat.cli.terminal.numbers import RealRange
+from pgbeat.cli.terminal.options import FLAG, option
 from pgbeat.cli.terminal.target import Target
 from pgbeat.database import connections
 from pgbeat.errors import NotFound

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import BadInput
-from pgbeat.cli.terminal.options import FLAG, MOMENT, RealRange, in_zone, option, whole
+from pgbeat.cli.terminal.numbers import RealRange
+from pgbeat.cli.terminal.options import FLAG, MOMENT, in_zone, option, whole
 from pgbeat.cli.terminal.printing import Cell, counted, line, span, utc
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.errors import InvalidInput

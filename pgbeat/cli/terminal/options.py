@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from math import isfinite, isnan
+from math import isfinite
 from typing import Any, NoReturn, TypeVar, get_args
 from zoneinfo import ZoneInfo
 
 import click
 
+from pgbeat.cli.terminal.numbers import RealRange
 from pgbeat.errors import InvalidJob, InvalidTimetable
 from pgbeat.jobs.preparing import details
 from pgbeat.schedules import AfterMatch, AfterOutcome, CatchUp, Overlap
@@ -126,17 +127,6 @@ JSON: Kind = {"type": _json(object, "a value", '"paid"'), "metavar": "JSON"}
 LABELS: Kind = {"multiple": True, "callback": read_labels, "metavar": "NAME=VALUE"}
 GLOBS: Kind = {"multiple": True, "callback": _as_list, "metavar": "GLOB"}
 LINES: Kind = {"multiple": True, "callback": _as_lines}
-
-
-class RealRange(click.FloatRange):
-    """A number in a range. NaN, which click finds in each, is none."""
-
-    def convert(self, value: Any, *args: Any) -> float:
-        """Reads the number."""
-        number: float = super().convert(value, *args)
-        if isnan(number):
-            self.fail(f"{value!r} is not a number", *args)
-        return number
 
 
 def whole(least: int, most: int) -> Kind:
@@ -325,7 +315,7 @@ _OPTIONS = [
         "--max-retries", whole(0, 2**31 - 1), "Disable it after this many failures in a row."
     ),
     _failures("--retry-base", LENGTH, "The n-th retry comes after base × factor^n …"),
-    _failures("--retry-factor", "X", "… by default 2 …", type=click.FloatRange(1, 1000)),
+    _failures("--retry-factor", "X", "… by default 2 …", type=RealRange(1, 1000)),
     _failures("--retry-cap", LENGTH, "… but no later."),
     _failures("--probe-after", LENGTH, "Once disabled, try it again after this time."),
     _failures(

@@ -244,12 +244,7 @@ def retry(
     require_task(unit.actor, job.task, of_template=job.template is not None)
     if priority is not None:
         user_limits.require_changes(unit.actor, unit.app, job, ("priority",))
-    if job.state not in ("failed", "cancelled", "skipped"):
-        hint = "make a new job of the same task" if job.has_ended else "it has not ended"
-        raise InvalidTransition.of(job.id, job.state, "retried", hint)
-    if not isinstance(job.args, list) or not isinstance(job.kwargs or {}, dict):
-        message = f"job {job.id} can't be retried: its arguments were not JSON of a call"
-        raise InvalidJob.of("", "malformed", message)
+    _require_retryable(job)
     coming = _lock_coming(connection, job)
     forgotten: dict[str, Any] = {}
     if from_step is not None:
@@ -269,6 +264,16 @@ def retry(
     if new.unfinished_parents:
         submissions.settle_after_commit(unit, [new.id])
     return finish(unit, "retry", job, *proceed(connection, publisher, new), **forgotten)
+
+
+def _require_retryable(job: Job) -> None:
+    """Raises `InvalidTransition`, or `InvalidJob` if its message could not be read."""
+    if job.state not in ("failed", "cancelled", "skipped"):
+        hint = "make a new job of the same task" if job.has_ended else "it has not ended"
+        raise InvalidTransition.of(job.id, job.state, "retried", hint)
+    if not isinstance(job.args, list) or not isinstance(job.kwargs or {}, dict):
+        message = f"job {job.id} can't be retried: its arguments were not JSON of a call"
+        raise InvalidJob.of("", "malformed", message)
 
 
 def _lock_coming(connection: Connection, job: Job) -> Job | None:

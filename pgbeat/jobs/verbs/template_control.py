@@ -75,14 +75,7 @@ def put(
     if before is not None and only_new:
         raise AlreadyExists(f"there is a template {name!r} already; PUT changes it")
     if before is not None and before.task != task:
-        naming = select(schedules.c.id).where(
-            schedules.c.namespace == unit.namespace,
-            name == templates.NAMED,
-            schedules.c.task == before.task,
-        )
-        # In the order of ids, as other writers of many rows lock them.
-        ids = unit.connection.scalars(naming.order_by(schedules.c.id).with_for_update()).all()
-        unit.connection.execute(update(schedules).where(schedules.c.id.in_(ids)).values(task=task))
+        _give_schedules(unit, before, task)
     statement = insert(table).values(
         namespace=unit.namespace, name=name, created_by=unit.actor.name, **values
     )
@@ -92,6 +85,20 @@ def put(
     row = Template(*unit.connection.execute(statement.returning(*templates.COLUMNS)).one())
     unit.record("create" if before is None else "update", before, row)
     return SavedTemplate(row, before)
+
+
+def _give_schedules(unit: UnitOfWork, template: Template, task: str) -> None:
+    """Gives a task to the schedules that have the template's, in the order of their ids.
+
+    Other writers of many rows lock them in that order, too.
+    """
+    naming = select(schedules.c.id).where(
+        schedules.c.namespace == unit.namespace,
+        template.name == templates.NAMED,
+        schedules.c.task == template.task,
+    )
+    ids = unit.connection.scalars(naming.order_by(schedules.c.id).with_for_update()).all()
+    unit.connection.execute(update(schedules).where(schedules.c.id.in_(ids)).values(task=task))
 
 
 def _check(unit: UnitOfWork, name: str, values: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from pgbeat.database import connections, forks
+from pgbeat.database.server_errors import Outage
 from pgbeat.monitoring.metrics.families import family, single
 from pgbeat.version import __version__
 
@@ -75,8 +76,7 @@ class _Server(ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         super().__init__(address, _Handler)
         self.registry = registry
-        #: Why the last scrape failed; empty if it didn't.
-        self.why = ""
+        self.outage = Outage()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -90,12 +90,13 @@ class _Handler(BaseHTTPRequestHandler):
             status = 404
         else:
             try:
-                body, why = generate_latest(self.server.registry), ""
+                body = generate_latest(self.server.registry)
             except Exception as error:  # the database is away
                 status, why = 503, connections.first_line(error)
-                if why != self.server.why:
+                if self.server.outage.is_news(why, at_once=True):
                     logger.warning("Scrapes fail: %s", why)
-            self.server.why = why
+            else:
+                self.server.outage.end()
         self.send_response(status)
         self.send_header("Content-Type", kind if status == 200 else "text/plain")
         self.send_header("Content-Length", str(len(body)))

@@ -93,10 +93,11 @@ def test_version() -> None:
     ("words", "env"),
     [
         (["--help"], {}),
+        (["health", "beat", "--within", "30"], {}),
         ([], {"_PGBEAT_COMPLETE": "bash_complete", "COMP_WORDS": "pgbeat ", "COMP_CWORD": "1"}),
     ],
 )
-def test_help_and_completion_import_nothing_heavy(words: list[str], env: dict[str, Any]) -> None:
+def test_help_and_probes_import_nothing_heavy(words: list[str], env: dict[str, Any]) -> None:
     code = (
         f"import sys; from pgbeat.cli import main; sys.argv = ['pgbeat', *{words}]\n"
         "try: main()\n"
@@ -119,6 +120,21 @@ def test_commands_that_only_read_import_no_celery(database: str, command: str) -
     )
     done = shell(sys.executable, "-c", code, PGBEAT_URL=database)
     assert done.stdout.endswith("\n[]\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "health beat --within nan",
+        "demo --seconds nan",
+        "prune --days nan",
+        "top --interval nan",
+        "forecast --hours nan",
+        "add x --task t --every 1h --retry-factor nan",
+    ],
+)
+def test_nan_is_no_number(database: str, words: str) -> None:
+    assert "'nan' is not a number" in refused(run(database, *words.split()))
 
 
 def test_neither_app_nor_database() -> None:

@@ -262,9 +262,10 @@ def test_requeue_of_what_is_of_no_queue(database: str, die: Publish, sql: Sql) -
     note = "Note: 1 dead letter can't be put back: the queue no longer exists.\n"
     put_back = run(database, "dead", "requeue", str(one), str(two))
     assert (put_back.stdout, put_back.stderr) == ("Put back 1 dead letter (of 'mail').\n", note)
+    assert put_back.exit_code == 1
     assert (dead(sql), waiting(sql)) == ([one], {"mail": 1})
     again = run(database, "dead", "requeue", "--all")
-    assert (again.stdout, again.stderr) == ("", note)
+    assert (again.stdout, again.stderr, again.exit_code) == ("", note, 1)
     assert sql("SELECT name FROM kombu_queue WHERE name = ''") == []
 
 
