@@ -520,6 +520,29 @@ def test_a_process_and_its_parent_tell_of_one_attempt_at_once(
         assert fake_workers.now(job_id) == ("cancelled", [("cancelled", False, "terminated")])
 
 
+def test_they_tell_at_once_of_an_attempt_at_a_job_that_has_ended(
+    fake_workers: FakeWorkers, database: str
+) -> None:
+    """Its group skipped it just when its task began. The parent has no row to wait for."""
+    job_id = fake_workers.job()
+    endings.end(fake_workers.connection, [job_id], "skipped", "its group failed")
+    child, parent = FakeWorkers(database), FakeWorkers(database)
+
+    def tell_it() -> None:
+        with connections.transaction(parent.connection):
+            tell(parent, terminated(job_id))
+
+    with ThreadPoolExecutor(1) as threads:
+        with connections.transaction(child.connection):
+            child.run(job_id, 1)
+            telling = threads.submit(tell_it)
+            until(lambda: fake_workers.sql(WAITS), what="it waits")
+        telling.result()
+    child.close()
+    parent.close()
+    assert fake_workers.now(job_id) == ("skipped", [("cancelled", False, "terminated")])
+
+
 def test_what_another_worker_runs_is_not_touched_by_that(fake_workers: FakeWorkers) -> None:
     job_id = fake_workers.job()
     fake_workers.run(job_id, 2)
