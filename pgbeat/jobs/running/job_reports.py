@@ -4,7 +4,7 @@ A worker's main process learns of them from Celery's signals.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, text
@@ -50,12 +50,10 @@ def record(connection: Connection, worker: int, reports: Sequence[JobReport]) ->
     """
     job_ids = [report.job_id for report in reports]
     jobs.lock(connection, job_ids)
-    known = _known(connection, worker, job_ids)
-    begun = [report.job_id for report in reports if report.began]
-    if unseen := [job_id for job_id in begun if job_id in known and known[job_id][0] is None]:
-        # A job that has ended has no row that is locked: its process may be recording it just now.
-        connection.execute(_LOCK, {"worker": worker})
-        known |= _known(connection, worker, unseen)
+    # A job that has ended has no row to lock: its process may be recording an execution just now.
+    connection.execute(_LOCK, {"worker": worker})
+    values = {"worker": worker, "jobs": job_ids}
+    known = {str(job): rest for job, *rest in connection.execute(_LAST, values)}
     ended: list[Ended] = []
     for report in reports:
         if report.job_id not in known:
@@ -84,11 +82,6 @@ def record(connection: Connection, worker: int, reports: Sequence[JobReport]) ->
         ended += [e._replace(unanswered=None) if report.is_answered else e for e in gone]
     workers.count(connection, workers.RELEASED, sum(report.lost for report in reports))
     return ended
-
-
-def _known(connection: Connection, worker: int, job_ids: Sequence[str]) -> dict[str, list[Any]]:
-    rows = connection.execute(_LAST, {"worker": worker, "jobs": job_ids})
-    return {str(job): rest for job, *rest in rows}
 
 
 def _may_be_known(connection: Connection, job_id: str) -> bool:
